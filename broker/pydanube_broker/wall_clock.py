@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -88,6 +89,10 @@ class WallClock:
         self.last_step_ms = 0  # positive if forward
         self._witnesses: dict[str, _Witness] = {}
         self._unsettled_until_ms = -1  # counter value at the end of a start's wait for witnesses
+        self._newest_ms, self._newest_topic = (
+            0,
+            "",
+        )  # append time and topic of the newest message at the start
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970, without the steps of the machine's clock."""
@@ -120,13 +125,15 @@ class WallClock:
             del self._witnesses[next(iter(self._witnesses))]
         self._witnesses[name] = _Witness(their_ms - counter, counter, kind)
 
-    def started(self, newest_ms: int, *, before_ms: int | None) -> None:
+    def started(self, newest_ms: int, *, before_ms: int | None, newest_topic: str = "") -> None:
         """Begin with the witnesses of a start, before anything is deleted.
 
         Args:
             newest_ms: append time of the newest message, 0 if there is none.
             before_ms: `offset_ms` of an earlier start in the same boot, None if unknown.
+            newest_topic: topic of that message, for warnings.
         """
+        self._newest_ms, self._newest_topic = newest_ms, newest_topic
         counter = self._counter_ms()
         for name in (_BEFORE_STEP, _BEFORE_START, _NEWEST_MESSAGE):
             self._witnesses.pop(name, None)
@@ -166,7 +173,8 @@ class WallClock:
     def _differences(self, *, at_start: bool = False) -> Iterator[tuple[str, int]]:
         """Yield each witness that disagrees, with this clock's time minus its own."""
         counter = self._counter_ms()
-        heard = self._heard(counter, self.now_ms())
+        now = self.now_ms()
+        heard = self._heard(counter, now)
         if not heard:
             return
         confirmed = any(
@@ -178,6 +186,8 @@ class WallClock:
         for name, one, difference in heard:
             counts = difference < -APART_MS or unsettled or one.kind is not WitnessKind.PAST
             counts = counts and not (confirmed and one.kind is WitnessKind.BEFORE)
+            # The clock is right, so the message was from the future and is not any more.
+            counts = counts and not (confirmed and name == _NEWEST_MESSAGE and self._newest_ms <= now)
             if counts and abs(difference) > APART_MS:
                 yield name, difference
 
@@ -199,11 +209,39 @@ class WallClock:
         if worst is None:
             return None
         name, difference = worst
+        if name == _NEWEST_MESSAGE and difference < 0:
+            return self._future_messages(-difference)
         way = "ahead of" if difference > 0 else "behind"
         return (
             f"the clock of this broker is {abs(difference) / 1000:.0f} s {way} {name}. Until they agree, nothing is deleted "
             "by age that is not old by both, and administration between brokers may fail. Set the clocks (`timedatectl`, "
             "`chronyc tracking`)"
+        )
+
+    def _future_messages(self, ahead_ms: int) -> str:
+        """Return the warning that the newest message is later than this clock by `ahead_ms`."""
+        counter, now = self._counter_ms(), self.now_ms()
+        agreeing = next(
+            (
+                name
+                for name, one, difference in self._heard(counter, now)
+                if one.kind in (WitnessKind.BROKER, WitnessKind.STORE) and abs(difference) <= APART_MS
+            ),
+            None,
+        )
+        until = datetime.fromtimestamp(self._newest_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found = (
+            f"the clock of this broker is {ahead_ms / 1000:.0f} s behind {_NEWEST_MESSAGE}: topic {self._newest_topic} has "
+            f"messages from the future, up to {until}"
+        )
+        if agreeing is not None:
+            return (
+                f"{found}. The clock agrees with {agreeing.removeprefix('the clock of ')}, so these messages were stored "
+                "while it ran ahead. There is nothing to set. This finding ends at that time"
+            )
+        return (
+            f"{found}. If this clock is right (`timedatectl`, `chronyc tracking`), they were stored while it ran ahead, and "
+            "there is nothing to set: this finding ends with the next start after that time. Otherwise set the clock"
         )
 
     def reason(self) -> str | None:

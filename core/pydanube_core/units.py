@@ -94,6 +94,20 @@ def parse_moment_ms(text: str, *, now_ms: int, field: str) -> int:
         ) from error
 
 
+def check_period(start_ms: int, end_ms: int, *, given: str, field: str, begin: str) -> None:
+    """Raise `InvalidArgument` if a period ends before it begins. Its answer would always be empty.
+
+    Args:
+        given: the end as it was written, in `field`. `begin` names the field of the begin.
+    """
+    if end_ms < start_ms:
+        raise InvalidArgument(
+            f"{field}: {given!r} is before {begin}, so no moment lies between them. Exchange the two, or leave out {field}",
+            field=field,
+            value=given,
+        )
+
+
 def format_time(time_ms: int) -> str:
     """RFC 3339, UTC, milliseconds: `2026-01-31T12:00:00.000Z`.
 

@@ -101,6 +101,12 @@ async def test_an_unload_of_namespaces_moves_their_topics_and_leaves_the_broker_
     await create_at(cluster, "/default/stays", target)
     await create_at(cluster, "/billing/goes", target)
     async with tool_at(asked) as tool:
+        for filters in ({"namespaces_include": ["a,billing"]}, {"namespaces_exclude": ["a,billing"]}):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await tool(
+                    "BrokerAdmin/UnloadBroker", pb.UnloadBrokerRequest(broker_id=id_of(target), **filters)
+                )
+            assert "'a,billing' is no namespace" in (refused.value.details() or "")
         said = await tool(
             "BrokerAdmin/UnloadBroker",
             pb.UnloadBrokerRequest(broker_id=id_of(target), namespaces_include=["billing"]),

@@ -11,8 +11,10 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_admin.engine.context import system_now_ms as now_ms
+from pydanube_admin.operations.what_changed import unlike
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
+from pydanube_core.errors import MetadataUnavailable
 from pydanube_core.units import format_time
 
 from tests.admin.real_broker import Administered, administered
@@ -162,3 +164,30 @@ async def test_starts_of_a_broker_and_alerts_before_its_last_one_are_read_back(t
 async def test_without_telemetry_it_is_said_that_the_past_is_not_known(cluster: Administered) -> None:
     [why] = (await cluster("changes.list", since="1h"))["unknown"]
     assert "telemetry" in why
+
+
+async def test_a_time_that_ends_before_it_begins_is_refused(cluster: Administered) -> None:
+    refused = await cluster.refused("changes.list", since="1h", until="2h")
+    assert (refused.code, refused.details["field"]) == ("INVALID_ARGUMENT", "until")
+    assert "before since" in refused.message
+
+
+def test_before_and_after_have_only_what_a_change_changed() -> None:
+    before, after = {"rate": 10, "kept": 3, "gone": 1}, {"rate": 20, "kept": 3}
+    assert unlike(before, after) == {"rate": 10, "gone": 1}
+    assert unlike(after, before) == {"rate": 20}
+    assert unlike(None, after) is None
+    assert unlike(after, None) == after
+
+
+async def test_changes_are_listed_while_the_metadata_store_does_not_answer(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise MetadataUnavailable("etcd does not answer")
+
+    await cluster("topics.create", topic="orders")
+    monkeypatch.setattr(cluster.broker.admin_state, "read", away)
+    found = await cluster("changes.list")
+    assert [each["undo"] for each in found["items"] if each["operation"] == "topics.create"] == [None]
+    assert "how the changes are taken back: the metadata store does not answer" in found["unknown"]

@@ -108,9 +108,7 @@ class Situation:
     def unseen(self) -> list[str]:
         """The brokers that did not answer, with the reason. The lists lack their items."""
         found = (each for name in self.answers for each in self.of(name).get("not_seen") or ())
-        known = (
-            each for each in found if isinstance(each, Mapping)
-        )  # the balance has names alone, and a line for them
+        known = (each for each in found if isinstance(each, Mapping))  # an older broker's balance has ids
         return list(dict.fromkeys(f"broker {each['broker_id']}: {each['why']}" for each in known))
 
     def moments(self, name: str, most: int = SAMPLES) -> Moments:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydanube_core.balance import Policy, spread_of
-from pydanube_core.errors import Conflict, LastBroker, NotImplementedYet
+from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, NotImplementedYet
 from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import AskingService
@@ -55,6 +55,12 @@ class Brokers(AskingService):
             ("namespaces", request.namespaces_include),
             ("except_namespaces", request.namespaces_exclude),
         ):
+            if comma := next((each for each in given if "," in each), None):
+                raise InvalidArgument(
+                    f"{comma!r} is no namespace, because it has a comma. Send each namespace as a value of its own",
+                    field=f"namespaces_{'include' if name == 'namespaces' else 'exclude'}",
+                    value=comma,
+                )
             if given:
                 asked[name] = ",".join(given)
         if request.dry_run:

@@ -15,7 +15,7 @@ from pydanube_admin.engine.balancer import Balancer, Judged
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, Effect, Place, Request, Result
+from pydanube_admin.engine.models import Change, Effect, NotSeen, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.topic_moves import undo_move
 
@@ -84,7 +84,7 @@ class ClusterBalance(Result):
     moves: list[MoveItem]  # suggested
     rejected: dict[str, int]  # why other moves, or any at all, are not suggested
     moving: int  # topics that are on their way now
-    not_seen: list[str]  # brokers without a fresh sample
+    not_seen: list[NotSeen]  # brokers without a fresh sample
     as_of: str
 
 
@@ -136,7 +136,12 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
         moves=[MoveItem.of(move) for move in judged.moves],
         rejected=rejected,
         moving=len(found.under_way),
-        not_seen=sorted(judged.missing),
+        not_seen=[
+            NotSeen(
+                broker_id=each, why=f"its newest sample is older than {2 * found.snapshot.interval_s:g} s"
+            )
+            for each in sorted(judged.missing)
+        ],
         as_of=format_time(found.at_ms),
     )
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
-from pydanube_core.errors import InvalidName
+from pydanube_core.errors import InvalidName, MetadataUnavailable
 from pydanube_core.facts import EventFacts
 from pydanube_core.names import TopicName
-from pydanube_core.units import format_time, parse_moment_ms, parse_time_ms
+from pydanube_core.units import check_period, format_time, parse_moment_ms, parse_time_ms
 
 from pydanube_admin.engine.audit.audit_records import DATA
-from pydanube_admin.engine.change_records import APPLIED
+from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import SINCE_DESCRIPTION, Effect, OptionalTopic, Place, Request, Result
@@ -49,7 +49,7 @@ class WhatChangedRequest(Request):
     topic: OptionalTopic = None
     broker_id: Annotated[str | None, Field(max_length=32, description="Only at this broker")] = None
     by: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
-    limit: Annotated[int, Field(ge=1, le=200, description="Most items, the newest")] = 50
+    limit: Annotated[int, Field(ge=1, le=200, description="Most items, the newest")] = 20
 
 
 class FindingAfter(Result):
@@ -67,7 +67,7 @@ class ChangedItem(Result):
     subject: str
     broker_id: str | None
     by: str | None
-    before: dict[str, Any] | None
+    before: dict[str, Any] | None  # without the fields that are the same in after
     after: dict[str, Any] | None
     call_id: str | None
     undo: dict[str, Any] | None  # {until, call}: the call is ready to be made
@@ -104,8 +104,16 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
     until_ms = now_ms
     if request.until is not None:
         until_ms = parse_moment_ms(request.until, now_ms=now_ms, field="until")
+        check_period(since_ms, until_ms, given=request.until, field="until", begin="since")
     records, more = await _records(context, request, until_ms)
-    items = [await _of_record(context, each, now_ms) for each in records]
+    kept: dict[str, tuple[ChangeRecord, int] | None] = {}
+    unknown: list[str] = []
+    try:
+        for each in records:
+            kept[each.call_id] = await context.executor.changes.get(each.call_id)
+    except MetadataUnavailable:  # the audit has the changes all the same
+        unknown.append("how the changes are taken back: the metadata store does not answer")
+    items = [_of_record(each, kept.get(each.call_id), now_ms) for each in records]
     past = await past_events(context, since_ms, until_ms)
     if request.topic is None and request.by is None:
         live = await _of_brokers(context, now_ms)
@@ -121,7 +129,7 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
         items=with_findings(shown, with_past([*opened, *closed], past), until_ms),
         more=more or len(items) > len(shown),
         as_of=format_time(now_ms),
-        unknown=list(past.unknown),
+        unknown=[*past.unknown, *unknown],
     )
 
 
@@ -157,8 +165,7 @@ async def _records(
     )
 
 
-async def _of_record(context: Context, record: AuditRecord, now_ms: int) -> ChangedItem:
-    kept = await context.executor.changes.get(record.call_id)
+def _of_record(record: AuditRecord, kept: tuple[ChangeRecord, int] | None, now_ms: int) -> ChangedItem:
     undo = None
     if kept is not None and kept[0].state == APPLIED and kept[0].undo_until_ms > now_ms:
         undo = {
@@ -172,8 +179,8 @@ async def _of_record(context: Context, record: AuditRecord, now_ms: int) -> Chan
         subject=_subject(record.arguments),
         broker_id=record.broker_id,
         by=record.principal,
-        before=_short(record.before),
-        after=_short(record.after),
+        before=_short(unlike(record.before, record.after)),
+        after=_short(unlike(record.after, record.before)),
         call_id=record.call_id,
         undo=undo,
         findings_after=[],
@@ -192,6 +199,13 @@ def _subject(arguments: Mapping[str, Any]) -> str:
 
 def _ms(time: str) -> int:
     return parse_time_ms(time, field="time")
+
+
+def unlike(state: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the fields of a state that the other state lacks or has with another value."""
+    if state is None or other is None:
+        return state
+    return {name: value for name, value in state.items() if name not in other or other[name] != value}
 
 
 def _short(state: Mapping[str, Any] | None) -> dict[str, Any] | None:

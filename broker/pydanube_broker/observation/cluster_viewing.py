@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pydanube_core.balance import Assessment
 from pydanube_core.diagnosis.views import ClusterView, CopyView, LateStoreView, MemberView, TakenOverView
 from pydanube_core.errors import Fenced
+from pydanube_core.facts import MoveFacts
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import BrokerState
@@ -37,6 +38,8 @@ class ClusterViewing:
         self._chain = chain
         self._told = told
         self._since: dict[str, int] = {}
+        self._drain: tuple[int, tuple[MoveFacts, ...]] | None = None  # topics and moves at the last progress
+        self._drain_moved_ms = 0
 
     def view(self, now_ms: int) -> ClusterView | None:
         """Return the view of the cluster. None for a lone broker."""
@@ -67,6 +70,7 @@ class ClusterViewing:
             moves=tuple(ownership.moves()),
             failed_moves=tuple(ownership.failed_moves()),
             draining_since_ms=self._begun("draining", now_ms, holds=draining),
+            drain_moved_ms=self._drain_moved(now_ms) if draining else None,
             left=self._registry.count if draining else 0,
             takers=len([broker for broker in coordinator.alive() if str(broker) != ownership.me.broker_id]),
             store_refused=hold.reason.message if refused and hold.reason is not None else None,
@@ -98,6 +102,13 @@ class ClusterViewing:
 
     def _late_topics(self) -> int:
         return sum(topic.awaits_store for topic in self._registry.topics) if self._chain.is_late else 0
+
+    def _drain_moved(self, now_ms: int) -> int:
+        """Return when the drain last made progress: the number of topics or a move changed."""
+        now = (self._registry.count, tuple(self._registry.ownership.moves()))
+        if now != self._drain:
+            self._drain, self._drain_moved_ms = now, now_ms
+        return self._drain_moved_ms
 
     def _begun(self, what: str, now_ms: int, *, holds: bool) -> int | None:
         if holds:

@@ -376,6 +376,15 @@ class Registry:
         index = self.catalog.index
         return index.find_topic(name) is not None or index.partitioned(name) is not None
 
+    def newest_message(self) -> tuple[int, str]:
+        """Return the append time of the newest message, 0 if there is none, and its topic."""
+        states = self._hub.states
+        topic_id = max(states, key=lambda each: states[each].append_time_ms, default=None)
+        if topic_id is None:
+            return 0, ""
+        record = self.catalog.index.topic_by_id(TopicId(topic_id))
+        return states[topic_id].append_time_ms, f"of id {topic_id}" if record is None else str(record.name)
+
     async def audit_topic(self) -> Topic:
         """Return this broker's audit topic, created if needed. Each of several brokers has its own."""
         suffix = f"-{self.ownership.me.broker_id}" if self.ownership.several else ""

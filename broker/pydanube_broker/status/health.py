@@ -161,7 +161,7 @@ class Health:
         if free < guard:
             self._disk_error = DiskFull(
                 f"{free} bytes are free in {self._folder}, publishing stops below {guard}: free space, or lower "
-                "data.min_free_bytes. This batch was not stored. Publishing resumes without help",
+                "data.min_free_bytes. No message is stored until then. Publishing resumes without help",
                 field="data.min_free_bytes",
                 value=guard,
                 free_bytes=free,

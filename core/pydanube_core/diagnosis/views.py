@@ -392,6 +392,9 @@ class ClusterView:
     moves: tuple[MoveFacts, ...] = ()
     failed_moves: tuple[FailedMoveFacts, ...] = ()
     draining_since_ms: int | None = None
+    drain_moved_ms: int | None = (
+        None  # when a topic of the drain last left, began to move, or reported progress
+    )
     left: int = 0  # topics that a drain still has to hand over
     takers: int = 0  # other brokers that take topics
     store_refused: str | None = None  # why the object store is not the cluster's

@@ -13,7 +13,7 @@ from pydanube.addresses import admin_address
 from pydanube.table_broker import TableBroker
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.telemetry import ColumnType, Table, table_named
-from pydanube_core.units import parse_moment_ms
+from pydanube_core.units import check_period, parse_moment_ms
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 from pydanube_storage.telemetry.writing import arrow_schema
@@ -62,13 +62,10 @@ class _Options:
         else:
             store = store_options(tier, place)
         now_ms = time.time_ns() // 1_000_000
-        return cls(
-            table=table,
-            store=store,
-            cluster=cluster,
-            start_ms=parse_moment_ms(given["start"], now_ms=now_ms, field="start") if "start" in given else 0,
-            end_ms=parse_moment_ms(given["end"], now_ms=now_ms, field="end") if "end" in given else _MAX_MS,
-        )
+        start_ms = parse_moment_ms(given["start"], now_ms=now_ms, field="start") if "start" in given else 0
+        end_ms = parse_moment_ms(given["end"], now_ms=now_ms, field="end") if "end" in given else _MAX_MS
+        check_period(start_ms, end_ms, given=given.get("end", ""), field="end", begin="start")
+        return cls(table=table, store=store, cluster=cluster, start_ms=start_ms, end_ms=end_ms)
 
 
 class TelemetrySource(DataSource):

@@ -70,6 +70,23 @@ def test_a_start_before_the_newest_message_is_behind_and_a_long_stop_is_not_ahea
     assert later.clock.apart_ms() == (0, 0)
 
 
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_messages_from_the_future_are_named_with_their_topic_and_end(is_confirmed: bool) -> None:
+    machine = Machine(0)
+    machine.clock.started(TRUE_MS + 2 * HOUR_MS, before_ms=None, newest_topic="/default/orders")
+    if is_confirmed:
+        machine.clock.witness("the clock of broker 2", machine.true_ms, kind=WitnessKind.BROKER)
+    said = machine.clock.contradiction() or ""
+    assert "topic /default/orders has messages from the future, up to 2027-01-15T10:00:00Z" in said
+    assert ("The clock agrees with broker 2" in said) is is_confirmed
+    assert "there is nothing to set" in said.lower()
+    assert "Set the clocks" not in said
+    machine.passed_ms = 2 * HOUR_MS
+    if is_confirmed:
+        machine.clock.witness("the clock of broker 2", machine.true_ms, kind=WitnessKind.BROKER)
+    assert (machine.clock.contradiction() is None) is is_confirmed
+
+
 def test_a_broker_whose_clock_is_apart_is_heard_and_seals_its_call_again() -> None:
     receiver, sender = Seals(b"s" * 32, "1"), Seals(b"s" * 32, "2")
     heard: list[tuple[str, int]] = []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydanube_core.balance import BrokerLoad, Policy, Resource, Snapshot, TopicLoad, assess
 from pydanube_core.diagnosis.causes import cluster
-from pydanube_core.diagnosis.causes.cluster import CANCELLED_MS, COPY_LATE_S, HANGS_MS
+from pydanube_core.diagnosis.causes.cluster import CANCELLED_MS, COPY_LATE_S, HANGS_MS, STILL_MS
 from pydanube_core.diagnosis.findings import Rule, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import RULES, check_view
@@ -130,6 +130,13 @@ def test_drain_that_goes_on_for_too_long_is_found_though_others_take_topics() ->
     (found,) = findings(draining_since_ms=NOW - HANGS_MS, left=1)
     assert found.evidence["takers"] == 2
     assert [call.operation for call in found.next] == ["brokers.list", "brokers.activate"]
+
+
+def test_drain_in_which_nothing_moves_is_found_after_a_minute() -> None:
+    long_ago = NOW - STILL_MS - 5_000
+    (found,) = findings(draining_since_ms=long_ago, drain_moved_ms=NOW - STILL_MS, left=1)
+    assert "no topic has made progress for 60 s" in found.summary
+    assert findings(draining_since_ms=long_ago, drain_moved_ms=NOW - STILL_MS + 1, left=1) == []
 
 
 def test_hanging_move_names_the_broker_that_it_waits_for() -> None:

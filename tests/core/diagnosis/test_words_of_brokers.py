@@ -270,6 +270,7 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     rf"{N} topics? (?:is|are) still to leave, and {N} brokers? takes? them": lambda v, m: (_cluster(v).left, _cluster(v).takers) == (_n(m), _n(m, 2)),
     rf"the broker is to hand over {N} topics?": lambda v, m: _cluster(v).left == _n(m),
     r"and no other broker takes topics": lambda v, m: not _cluster(v).takers,
+    r"no topic has made progress for 60 s and more": lambda v, m: _ago_s(v, max(_cluster(v).draining_since_ms or 0, _cluster(v).drain_moved_ms or 0)) >= 60,
     r"it has gone on for 180 s and more": lambda v, m: _ago_s(v, _cluster(v).draining_since_ms) >= 180,
     r"the object store is that of the cluster": lambda v, m: _cluster(v).store_refused is None,
     r"the broker's object store is not the cluster's": lambda v, m: _cluster(v).store_refused is not None,
@@ -301,7 +302,8 @@ _CLUSTERS: Final = [
     WELL,
     *(dataclasses.replace(WELL, **facts) for facts in HOLDS.values()),
     dataclasses.replace(WELL, balance=balance(60.0, *([1.0] * 20), partition=True)),
-    dataclasses.replace(WELL, absent={"7": 1}, silent={"2": "x", "3": "y"}, draining_since_ms=NOW - 200_000, left=1),
+    dataclasses.replace(WELL, absent={"7": 1}, silent={"2": "x", "3": "y"}, draining_since_ms=NOW - 200_000, drain_moved_ms=NOW - 9, left=1),
+    dataclasses.replace(WELL, draining_since_ms=NOW - 200_000, drain_moved_ms=NOW - 60_000, left=1),
     dataclasses.replace(
         WELL,
         taken_over={

@@ -98,8 +98,8 @@ def _head(situation: Situation) -> Sequence[Line]:
         *(fact("" if at else "because", each) for at, each in enumerate(because)),
     ]
     lines += [line((f" −{each['points']:<10g}", Tone.WARN), each["because"]) for each in found["deductions"]]
-    for title, names in (("hot", found["hot_topics"][:5]), ("no news of", found["not_seen"])):
-        lines += [fact(title, (", ".join(names), Tone.WARN))] if names else []
+    if found["hot_topics"]:
+        lines.append(fact("hot", (", ".join(found["hot_topics"][:5]), Tone.WARN)))
     if found["moving"]:
         lines.append(fact("moving", f"{counted(found['moving'], 'topic is', 'topics are')} on the way"))
     return [*lines, *_proposal(found, situation), line()]

@@ -395,7 +395,7 @@ class ClusterBalance(Result):
     moves: list[MoveItem]
     rejected: dict[str, int]
     moving: int
-    not_seen: list[str]
+    not_seen: list[NotSeen]
     as_of: str
 
 

@@ -305,7 +305,7 @@ def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     "message that it stored",
     evidence={"ahead_s": "of the clock that differs most. Below 0 if behind it"},
     unobservable=("which of the clocks is right",),
-    helps="set the clocks. Until they agree, only data that is old by all of them is deleted by age",
+    helps="set the clocks, or nothing if the summary names messages from the future. Until they agree, only data that is old by all of them is deleted by age",
     many="brokers have a clock that differs from others",
 )
 def clocks_apart(view: BrokerView, options: DiagnosisOptions) -> Outcome:

@@ -17,6 +17,7 @@ from pydanube_core.diagnosis.views import BrokerView, ClusterView, ago_s
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
+STILL_MS: Final = 60_000  # after it, the leader takes a step of a move itself
 HANGS_MS: Final = 180_000  # three times the leader's wait before it takes a step itself
 # A cancelled move is shown for an hour from its begin, unless its topic moves again
 CANCELLED_MS: Final = 3_600_000
@@ -411,7 +412,8 @@ def fence_met(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 @partial(
     BrokerRule,
-    holds="the broker is being unloaded, and no other takes topics, or it has taken three minutes",
+    holds="the broker is being unloaded, and no other takes topics, or it has taken three minutes, or one "
+    "minute in which no topic made progress",
     evidence={"left": "topics", "takers": "other brokers that take topics", "since_s": "when it began"},
     unobservable=("when another broker takes topics again",),
     helps="start or activate another broker, or `brokers.activate` this one",
@@ -422,12 +424,16 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.draining_since_ms is None or not cluster.left:
         return "no drain with topics left is under way here"
     since_s = ago_s(view, cluster.draining_since_ms)
-    if cluster.takers and view.now_ms - cluster.draining_since_ms < HANGS_MS:
+    moved_ms = max(cluster.draining_since_ms, cluster.drain_moved_ms or 0)
+    is_still = view.now_ms - moved_ms >= STILL_MS
+    if cluster.takers and not is_still and view.now_ms - cluster.draining_since_ms < HANGS_MS:
         left = counted(cluster.left, "topic is still to leave", "topics are still to leave")
         return f"{left}, and {counted(cluster.takers, 'broker takes', 'brokers take')} them"
     why = (
         "no other broker takes topics"
         if not cluster.takers
+        else f"no topic has made progress for {STILL_MS // 1000} s and more"
+        if is_still
         else f"it has gone on for {HANGS_MS // 1000} s and more"
     )
     return Finding(
