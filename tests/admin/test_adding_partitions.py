@@ -61,10 +61,10 @@ async def test_a_plan_is_stale_when_somebody_else_added_meanwhile(cluster: Admin
     ("topic", "partitions", "says"),
     [
         ("clicks", 3, "has 3 already"),
-        ("clicks", 2, "not taken away"),
+        ("clicks", 2, "cannot be removed"),
         ("clicks", 1001, "1000"),
         ("clicks", 1, "2"),
-        ("clicks-part-0", 6, "name the topic, /default/clicks"),
+        ("clicks-part-0", 6, "Name the topic, /default/clicks"),
         ("plain", 6, "stays one log"),
         ("nowhere", 6, "there is no topic"),
         ("/system/audit", 6, "system"),

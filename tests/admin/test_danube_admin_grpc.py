@@ -346,7 +346,7 @@ async def test_who_calls_is_what_the_metadata_claims(tool: Tool) -> None:
     ("method", "request_of", "way"),
     [
         ("ClusterAdmin/AddNode", pb.AddNodeRequest, "metadata.url"),
-        ("ClusterAdmin/PromoteNode", pb.PromoteNodeRequest, "takes topics at once"),
+        ("ClusterAdmin/PromoteNode", pb.PromoteNodeRequest, "takes topics immediately"),
         ("ClusterAdmin/RemoveNode", pb.RemoveNodeRequest, "danube brokers remove"),
     ],
 )
