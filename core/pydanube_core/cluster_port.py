@@ -365,6 +365,11 @@ class TopicPort(Protocol):
     async def unacknowledged(self, topic: str, subscription: str, offsets: Sequence[int]) -> Sequence[int]:
         """Return which of some offsets of a concrete topic are not acknowledged, ascending."""
 
+    async def count_unacknowledged(
+        self, topic: str, subscription: str, ranges: Sequence[tuple[int, int]]
+    ) -> int:
+        """Return how many offsets of half-open ranges of a concrete topic are not acknowledged."""
+
     async def redeliver(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
         """Deliver acknowledged messages of a concrete topic again, each at its own offset, to this subscription only.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from pydanube import Client, connect
 from pydanube_admin.operations import cursor_moves
 from pydanube_admin.operations.cursor_moves import shown_ranges
 from pydanube_admin.operations.offset_ranges import ranges_of_text
+from pydanube_broker.serving.administration import Administration
+from pydanube_core.errors import InvalidArgument
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.messages import take
@@ -156,6 +158,39 @@ async def test_a_skip_counts_what_is_there_and_not_acknowledged(
         await publish(client, 5)
     done = await cluster("subscriptions.skip", **OF, offsets="9-1000000000", plan_token=plan["plan_token"])
     assert done["skipped_messages"] == 1
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_a_plan_asks_once_however_many_messages_it_passes_over(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    """One call for each 10 000 offsets, none of which suspended, stopped the broker for longer than a lease lasts."""
+    asked: list[str] = []
+    counted = Administration.count_unacknowledged
+
+    async def one_by_one(self: Administration, topic: str, subscription: str, offsets: Sequence[int]) -> Any:
+        asked.append("offsets")
+        return self._reliable(topic, subscription).unacknowledged(offsets)
+
+    async def in_ranges(self: Administration, topic: str, subscription: str, ranges: Any) -> int:
+        asked.append("ranges")
+        if earlier:
+            raise InvalidArgument("'count_unacknowledged' is not sent to other brokers", field="operation")
+        return await counted(self, topic, subscription, ranges)
+
+    monkeypatch.setattr(Administration, "unacknowledged", one_by_one)
+    monkeypatch.setattr(Administration, "count_unacknowledged", in_ranges)
+    monkeypatch.setattr(cursor_moves, "MOST_AT_ONCE", 2)
+    await cluster.apply("subscriptions.skip", **OF, offsets="9")
+    asked.clear()
+    plan = await cluster("subscriptions.skip", **OF, offsets="1-9", plan_only=True)
+    assert plan["blast_radius"]["messages"] == 8
+    assert asked == ["ranges"] + ["offsets"] * (5 if earlier else 0)
+    asked.clear()
+    for name, arguments in (("purge", {}), ("seek", {"to": "latest"}), ("skip", {"offsets": "0-9"})):
+        plan = await cluster(f"subscriptions.{name}", **OF, **arguments, plan_only=True)
+        assert plan["blast_radius"]["messages"] == 9
+    assert asked == [], "of all messages the lag is known"
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=8))

@@ -43,7 +43,7 @@ from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import failing, worst_failure
 from pydanube_broker.subscription.policy import PoisonPolicy
-from pydanube_broker.subscription.ranges import Range, subtract
+from pydanube_broker.subscription.ranges import Range, normalise, subtract
 from pydanube_broker.subscription.routes.key_slots import SLOTS
 from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
 from pydanube_broker.subscription.subscription import Subscription
@@ -400,6 +400,11 @@ class SubscriptionPump:
         """Return those of the offsets that are not acknowledged."""
         window = self.core().window
         return [offset for offset in offsets if self.topic.start_offset <= offset and window.is_open(offset)]
+
+    def count_unacknowledged(self, ranges: Sequence[Range]) -> int:
+        """Return how many offsets of the ranges are not acknowledged. O(chunks + ranges), not O(offsets)."""
+        first = self.topic.start_offset
+        return self.core().window.count_open(normalise((max(start, first), end) for start, end in ranges))
 
     def redeliver(self, messages: Sequence[Redelivery]) -> list[int]:
         """Deliver acknowledged messages again. Return their offsets. See `Subscription.redeliver`."""

@@ -243,6 +243,12 @@ class Administration(ABC):
         """Return which offsets of a concrete topic are not acknowledged."""
         return self._reliable(topic, subscription).unacknowledged(offsets)
 
+    async def count_unacknowledged(
+        self, topic: str, subscription: str, ranges: Sequence[tuple[int, int]]
+    ) -> int:
+        """Return how many offsets of ranges of a concrete topic are not acknowledged."""
+        return self._reliable(topic, subscription).count_unacknowledged(ranges)
+
     async def redeliver(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
         """Deliver acknowledged messages of a concrete topic again. Return their offsets."""
         pump = self._reliable(topic, subscription)

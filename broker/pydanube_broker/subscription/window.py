@@ -39,7 +39,7 @@ from pydanube_broker.subscription.chunk import (
 from pydanube_broker.subscription.chunk_list import ChunkList
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot, merge_attempts
-from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, subtract
+from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, subtract, total
 from pydanube_broker.subscription.unread_state import UnreadState
 from pydanube_broker.subscription.unsaved import UnsavedChanges, attempts_of
 
@@ -455,6 +455,13 @@ class Window:
             return not self.unread_state.acknowledged.covers(offset, offset + 1)
         chunk = self.chunks.covering(offset)
         return chunk is not None and bool(chunk.open >> (offset - chunk.start) & 1)
+
+    def count_open(self, ranges: Sequence[Range]) -> int:
+        """Return how many messages of a normal list are not acknowledged. O(chunks + acknowledged ranges + ranges)."""
+        unread = [(max(start, self.next), end) for start, end in ranges if end > self.next]
+        return sum(mask.bit_count() for mask in self.chunks.locate(ranges).values()) + total(
+            subtract(unread, self.unread_state.acknowledged.ranges())
+        )
 
     def is_unsent(self, message: Reopened) -> bool:
         """Return whether a reopened message is open and has not been sent since."""

@@ -97,6 +97,33 @@ def test_ranges_in_any_order_are_found_in_their_chunks(
 
 
 @given(
+    sizes=st.lists(st.sampled_from((1, 2, 7, 300)), min_size=1, max_size=5),
+    gap=st.sampled_from((0, 3, 20)),
+    closed=WIDE,
+    asked=WIDE,
+)
+def test_open_messages_of_ranges_are_counted_as_one_by_one(
+    sizes: list[int], gap: int, closed: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    window = placed(sizes, gap=gap)
+    for start, end in closed:
+        window.close_range(start, end)  # also what was not read yet
+    check_window(window)
+    assert window.count_open(normalise(asked)) == sum(map(window.is_open, offsets(asked)))
+
+
+def test_open_messages_are_counted_without_a_step_for_each_offset() -> None:
+    """The offsets of a skip far ahead of a blocked message held up the event loop for seconds."""
+    window = Window(CursorSnapshot(floor=0, acknowledged=((999_990, 999_991),)), durable=True)
+    assert window.count_open([(5, 1_000_000)]) == 999_994
+    assert lines_of(lambda: window.count_open([(5, 1_000_000)])) < 100
+    read = placed([8192] * 8)
+    read.close_range(65_000, 65_001)
+    assert read.count_open([(5, 1_000_000)]) == 999_994
+    assert lines_of(lambda: read.count_open([(5, 1_000_000)])) < 500
+
+
+@given(
     pieces=st.lists(
         st.tuples(st.integers(0, 40), st.sampled_from((1, 200, 256, 257, 8000, 8192, 8193, 20_000))),
         max_size=5,
