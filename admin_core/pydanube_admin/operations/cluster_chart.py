@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -38,6 +38,11 @@ class ClusterChart(Result):
     messages_out_rate: list[float | None]
     bytes_out_rate: list[float | None]
     lag_messages: list[int | None]  # unread, of all subscriptions
+    brokers_at: list[int] | None = (
+        Field(  # in the sums of each moment, where that is not the same number throughout
+            default=None, exclude_if=lambda value: value is None
+        )
+    )
     not_seen: list[NotSeen] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
@@ -67,15 +72,20 @@ async def chart_cluster(context: Context, request: ChartClusterRequest) -> Clust
     parts = max(1, min(PARTS, (now_ms - begin_ms) // SHORTEST_MS))
     times = [begin_ms + (now_ms - begin_ms) * part // parts for part in range(parts + 1)]
     rates = {
-        f"{name}_rate": _sums(rates_of(times, _at(each, getattr(each, name), times)) for each in found)
+        f"{name}_rate": _sums(
+            [rates_of(times, _at(each, getattr(each, name), times)) for each in found], len(times)
+        )
         for name in ("messages_in", "bytes_in", "messages_out", "bytes_out")
     }
-    lags = _sums(_at(each, each.lag_messages, times) for each in found)
+    seen = [_at(each, each.lag_messages, times) for each in found]
+    lags = _sums(seen, len(times))
+    counts = [sum(values[at] is not None for values in seen) for at in range(len(times))]
     return ClusterChart(
         as_of=format_time(now_ms),
         brokers=len(found),
         age_s=[round((now_ms - time) / 1000, 1) for time in times],
         lag_messages=[None if lag is None else int(lag) for lag in lags],
+        brokers_at=counts if len({*counts}) > 1 else None,
         not_seen=silent,
         **rates,
     )
@@ -86,10 +96,10 @@ def _at(history: TrafficHistory, values: Sequence[int], times_ms: Sequence[int])
     return [value_at(history.times_ms, values, time) for time in times_ms]
 
 
-def _sums(series: Iterable[Sequence[float | None]]) -> list[float | None]:
+def _sums(series: Sequence[Sequence[float | None]], points: int) -> list[float | None]:
     """Add the values at each point. None where no broker has a value."""
     summed: list[float | None] = []
-    for values in zip(*series, strict=True):
-        known = [value for value in values if value is not None]
+    for at in range(points):
+        known = [value for values in series if (value := values[at]) is not None]
         summed.append(round(sum(known), 1) if known else None)
     return summed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -68,11 +69,14 @@ async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChar
     if request.subscription is not None and request.subscription not in topic.subscriptions:
         raise await no_such_subscription(context, topic.own.topic, request.subscription)
     since_s = span_of_chart_s(context, request.since)
-    # An owner of an older version refuses the argument, and has the window
+    ask = partial(context.port.topic_history, topic.own.topic, request.subscription, most=MOST_SUBSCRIPTIONS)
     more: dict[str, Any] = {} if request.since == WINDOW else {"since_s": since_s}
-    history = await context.port.topic_history(
-        topic.own.topic, request.subscription, most=MOST_SUBSCRIPTIONS, **more
-    )
+    try:
+        history = await ask(**more)
+    except InvalidArgument:
+        if not more:
+            raise
+        history = await ask()  # an owner of an older version refuses the argument, and has the window
     chosen = thinned(len(history.times_ms), MOST_LONG_POINTS if more else MOST_POINTS)
     times = [history.times_ms[i] for i in chosen]
     now_ms = times[-1]

@@ -1,6 +1,6 @@
 """The values that charts of hours are drawn from: of the broker, of each log, and of each subscription.
 
-The rings in `tracks` end with the window of a verdict, five minutes. These keep a row a minute for an hour, and one in 15
+The rings in `tracks` end with the window of a verdict, five minutes. These keep a row a minute for an hour, and one in 30
 minutes for a day. In the first minutes of a broker every round is kept, so that a young broker has a chart, too. Of rows
 with equal values the first and the last are kept, so an idle topic costs two rows, and a chart may draw lines between
 rows. After a restart the last hour is read back from telemetry (`pydanube_broker.telemetry.charted`).
@@ -17,12 +17,17 @@ from typing import Final, TypeAlias, TypeVar
 from pydanube_broker.observation.tracks import LogTrack
 
 STEP_MS: Final = 60_000
-COARSE_MS: Final = 900_000  # between two rows that are older than an hour
+COARSE_MS: Final = (
+    1_800_000  # between two rows that are older than an hour: a chart of a day has a point in 24 minutes
+)
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 YOUNG_MS: Final = 600_000  # after the start, in which every round is kept
-MOST_ROWS: Final = 192  # of a series before it is thinned. An hour and a day have 157 afterwards
-MOST_SERIES: Final = 4000  # beside the broker's: 18 MB at most. Later ones have no hours
+MOST_ROWS: Final = 136  # of a series before it is thinned: 3.3 KB. An hour and a day have 110 afterwards
+#: Thinning a series takes some 80 µs, and all grow by the same rounds. So that they are not thinned in one and the same,
+#: their limits lie up to so many rows below `MOST_ROWS`.
+SPREAD_ROWS: Final = 24
+MOST_SERIES: Final = 4000  # beside the broker's: 13 MB at most. Later ones have no hours
 BROKER: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out", "lag_messages")
 
 K = TypeVar("K")
@@ -37,10 +42,11 @@ ReadCharted: TypeAlias = Callable[[int, int], Awaitable[RowsBefore]]
 class Series:
     """Rows of a time in milliseconds and `width - 1` values, ascending."""
 
-    __slots__ = ("rows", "width")
+    __slots__ = ("most", "rows", "width")
 
-    def __init__(self, width: int, rows: bytes = b"") -> None:
+    def __init__(self, width: int, rows: bytes = b"", *, most: int = MOST_ROWS) -> None:
         self.width = width
+        self.most = most  # rows before it is thinned
         self.rows = array("q", rows)
 
     def add(self, time_ms: int, *values: int) -> None:
@@ -52,7 +58,7 @@ class Series:
             rows[-width] = time_ms
             return
         rows.extend((time_ms, *values))
-        if len(rows) > MOST_ROWS * width:
+        if len(rows) > self.most * width:
             self._thin(time_ms)
 
     def column(self, column: int) -> Sequence[int]:
@@ -71,7 +77,7 @@ class Series:
         self.rows = before.rows[:count] + self.rows
 
     def _thin(self, now_ms: int) -> None:
-        """Keep the last row of each minute of the last hour, of each 15 minutes of the day before, and of older ones."""
+        """Keep the last row of each minute of the last hour, of each 30 minutes of the day before, and of older ones."""
         rows, width = self.rows, self.width
         kept, last = array("q"), None
         for at in range(0, len(rows), width):
@@ -92,7 +98,7 @@ class Charted:
     broker: Series = field(default_factory=lambda: Series(1 + len(BROKER)))
     logs: dict[int, Series] = field(default_factory=dict)  # its head, by topic id
     cursors: dict[CursorKey, Series] = field(default_factory=dict)  # unread messages, acknowledged messages
-    latest: tuple[int, ...] = ()  # the broker's row of the last round
+    latest: tuple[int, ...] = ()  # time and traffic of the last round
     _minute: int = -1
     _begun_ms: int | None = None
 
@@ -119,14 +125,15 @@ class Charted:
 
     def note_broker(self, now_ms: int, traffic: Sequence[int], unread: int | None) -> None:
         """Keep the broker's totals. `unread` is None in a round that is not due."""
-        self.latest = (now_ms, *traffic, self.latest[-1] if unread is None else unread)
+        self.latest = (now_ms, *traffic)
         if unread is not None:
-            self.broker.add(*self.latest)
+            self.broker.add(*self.latest, unread)
 
     def _series(self, known: dict[K, Series], key: K, width: int) -> Series | None:
         found = known.get(key)
-        if found is None and len(self.logs) + len(self.cursors) < MOST_SERIES:
-            found = known[key] = Series(width)
+        count = len(self.logs) + len(self.cursors)
+        if found is None and count < MOST_SERIES:
+            found = known[key] = Series(width, most=MOST_ROWS - count % SPREAD_ROWS)
         return found
 
     def forget(self, topics: Iterable[int], subscriptions: Iterable[CursorKey]) -> None:

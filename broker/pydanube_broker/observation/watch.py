@@ -108,20 +108,19 @@ class Observation:
                 self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000
 
     async def recall(self, read: ReadPast, read_charted: ReadCharted) -> None:
-        """Read the run before this one, if there are subscriptions that it may be about. Its absence is logged."""
+        """Read the run before this one: its samples, if there are subscriptions, and its charts. Its absence is logged."""
         await asyncio.sleep(RECALL_AFTER_S)
-        if not any(topic.subscriptions for topic in self._observed.registry.topics):
-            return
         sampler, begun_ms = self.sampler, self.sampler.started_ms
         span_ms = int(1000 * (self.options.window_s + self.options.stuck_after_s))
         try:
-            times, rings = await read(begun_ms - span_ms, begun_ms)
-            sampler.remember(
-                RunBefore(times, rings, interval_s=self._observed.settings.telemetry.sample_interval)
-            )
-            for track in sampler.tracks.values():
-                for cursor in track.cursors.values():
-                    cursor.look_at_ms = 0
+            if any(topic.subscriptions for topic in self._observed.registry.topics):
+                times, rings = await read(begun_ms - span_ms, begun_ms)
+                sampler.remember(
+                    RunBefore(times, rings, interval_s=self._observed.settings.telemetry.sample_interval)
+                )
+                for track in sampler.tracks.values():
+                    for cursor in track.cursors.values():
+                        cursor.look_at_ms = 0
             sampler.charted.precede(await read_charted(begun_ms - HOUR_MS, begun_ms))
         except ClusterError as error:
             log.info("past_not_read", extra={"error": error.message})

@@ -115,10 +115,15 @@ class DiagnosisPart(SubscriptionsPart):
         )
 
     async def traffic_history(self) -> TrafficHistory:
-        charted = self.observation.sampler.charted
+        sampler, slices, unread = self.observation.sampler, Slices(), 0
+        charted = sampler.charted
+        for track in [*sampler.tracks.values()]:
+            await slices()
+            unread += sum(each.last.lag_messages for each in track.cursors.values() if each.last is not None)
         columns = [[*charted.broker.column(place)] for place in range(charted.broker.width)]
-        if charted.latest and columns[0][-1] < charted.latest[0]:
-            columns = [[*column, value] for column, value in zip(columns, charted.latest, strict=True)]
+        now = (*charted.latest, unread)
+        if charted.latest and columns[0] and columns[0][-1] < now[0]:
+            columns = [[*column, value] for column, value in zip(columns, now, strict=True)]
         return TrafficHistory(
             broker_id=str(self._broker.data_dir.broker_id),
             **dict(zip(("times_ms", *BROKER), columns, strict=True)),

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from pydanube_core.cursor_state import lag_messages
-from pydanube_core.telemetry.tables import BROKERS, CURSORS
+from pydanube_core.telemetry.tables import BROKERS, CURSORS, HEADS
 from pydanube_storage.objects import ObjectStore
 from pydanube_storage.telemetry.reading import newest_rows
 
 STEP_MS: Final = 60_000
-MOST_ROUNDS: Final = 2000
+MOST_ROUNDS: Final = 20_000  # an hour of them lasts as long as `telemetry.sample_interval` is at least 180 ms
 MOST_ROWS: Final = (
     50_000  # of all cursors. Beyond, the oldest are left out: 70 that change in each round have an hour
 )
@@ -55,6 +55,11 @@ def charted_before(
         logs.setdefault(key[0], []).append((each["taken_at"], head))
         cursors.setdefault(key, []).append(each)
         lag_in.setdefault(each["taken_at"] // STEP_MS, {})[key] = each["lag"]
+    followed = {topic_id for topic_id, _ in cursors}
+    for row in reversed(newest_rows(store, cluster, HEADS, most=MOST_ROWS, **bounds)[0]):
+        each = dict(zip(HEADS.names, row, strict=True))
+        if each["topic_id"] not in followed:
+            logs.setdefault(each["topic_id"], []).append((each["taken_at"], each["next_offset"]))
     # Before the first row of each cursor the sum of all would be too small
     known_ms = rows[-1][0] + hold_ms if cut else 0
     back = -(-hold_ms // STEP_MS)

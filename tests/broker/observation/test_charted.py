@@ -1,7 +1,8 @@
-"""Charts of hours: a row a minute for an hour, one in 15 minutes for a day, and the hour before a restart."""
+"""Charts of hours: a row a minute for an hour, one in 30 minutes for a day, and the hour before a restart."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
@@ -19,6 +20,7 @@ from pydanube_broker.observation.charted import (
     Charted,
     Series,
 )
+from pydanube_broker.observation.tracks import LogTrack
 from pydanube_broker.telemetry.charted import _packed, _rises
 from pydanube_core.interpolation import value_at
 
@@ -44,7 +46,7 @@ def at(series: Series, time_ms: int) -> int | None:
     return value_at(series.column(0), series.column(1), time_ms)
 
 
-def test_a_day_of_rises_has_an_hour_by_minutes_and_the_rest_by_quarters() -> None:
+def test_a_day_of_rises_has_an_hour_by_minutes_and_the_rest_by_half_hours() -> None:
     series = Series(2)
     for minute in range(2 * DAY_MS // STEP_MS):
         series.add(START_MS + minute * STEP_MS, minute * 10)
@@ -78,6 +80,25 @@ def test_each_round_of_the_first_minutes_is_kept_and_then_one_a_minute() -> None
     assert sum(due[120:]) == 20
 
 
+def test_series_that_grow_together_are_not_thinned_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    thinned: Counter[int] = Counter()
+    thin = Series._thin
+
+    def counted(self: Series, now_ms: int) -> None:
+        thinned[now_ms] += 1
+        thin(self, now_ms)
+
+    monkeypatch.setattr(Series, "_thin", counted)
+    charted = Charted()
+    tracks = [LogTrack("t", 0, 0, START_MS) for _ in range(480)]
+    for minute in range(300):
+        for topic_id, track in enumerate(tracks):
+            track.last_offset = minute
+            charted.note(START_MS + minute * STEP_MS, topic_id, track)
+    assert thinned.total() >= 480
+    assert max(thinned.values()) <= 480 // 8
+
+
 def test_totals_go_on_over_starts_and_end_with_zero() -> None:
     rows = [
         {"taken_at": at, "incarnation": start, "n": n}
@@ -98,7 +119,7 @@ def test_one_row_a_minute_is_packed_and_two_that_repeat() -> None:
 @pytest.mark.anyio
 async def test_an_hour_of_a_chart_begins_before_a_restart(opened: Opener) -> None:
     often = {"diagnosis__sample_interval": "100ms", "telemetry__sample_interval": "100ms"}
-    with anyio.fail_after(60):
+    with anyio.fail_after(150):
         async with opened(**often) as broker, connect(broker.broker_url) as client:
             async with client.consumer("t", "s", create=True), client.producer("t") as producer:
                 for _ in range(20):
@@ -119,3 +140,42 @@ async def test_an_hour_of_a_chart_begins_before_a_restart(opened: Opener) -> Non
             assert chart.published[-1] == 100
             assert chart.cursors["s"].lag_messages[-1] == 100
             assert all(before <= after for before, after in pairwise(chart.times_ms))
+
+
+@pytest.mark.anyio
+async def test_the_last_point_has_the_unread_messages_of_a_round_that_is_not_kept(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        opened(diagnosis__sample_interval="60s") as broker,
+        connect(broker.broker_url) as client,
+        client.consumer("t", "s", create=True),
+        client.producer("t") as producer,
+    ):
+        await broker.observation.look_once()
+        monkeypatch.setattr(Charted, "due", lambda self, now_ms: False)
+        await producer.send_many([b"x"] * 5)
+        await anyio.sleep(0.01)
+        await broker.observation.look_once()
+        [traffic] = await broker.port.traffic_histories()
+    assert (traffic.messages_in[-1], traffic.lag_messages[-1]) == (5, 5)
+
+
+@pytest.mark.anyio
+async def test_the_traffic_of_topics_without_a_subscription_begins_before_a_restart(opened: Opener) -> None:
+    often = {"diagnosis__sample_interval": "100ms", "telemetry__sample_interval": "100ms"}
+    with anyio.fail_after(150):
+        async with opened(**often) as broker, connect(broker.broker_url) as client:
+            async with client.producer("t") as producer:
+                for _ in range(20):
+                    await producer.send_many([b"x"] * 5)
+                    await anyio.sleep(0.1)
+            assert broker.telemetry is not None
+            await broker.observation.look_once()
+            await broker.telemetry.flush()
+        async with opened(**often) as broker:
+            sampler = broker.observation.sampler
+            await until(lambda: (sampler.charted.broker.first_ms or sampler.started_ms) < sampler.started_ms)
+            chart = await broker.port.topic_history("/default/t", None, most=2, since_s=3600)
+            assert chart.times_ms[0] < sampler.started_ms
+            assert chart.published[-1] == 100

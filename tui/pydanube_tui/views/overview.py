@@ -92,7 +92,9 @@ def _rates(situation: Situation, metrics: Mapping[str, Any]) -> Iterator[Line]:
     over = dim(f"  over {span(chart['age_s'][0])}") if chart else dim("")
     for title in ("in", "out"):
         name = f"messages_{title}"
-        per_s = chart[f"bytes_{title}_rate"][-1] if chart else situation.rate(f"bytes_{title}")
+        per_s = situation.rate(f"bytes_{title}")
+        if per_s is None and chart:
+            per_s = chart[f"bytes_{title}_rate"][-1]
         told = f"{rate(situation.rate(name)):>9} {'–' if per_s is None else f'{size(per_s)}B/s':>9}"
         drawn = fitted(chart[f"{name}_rate"][1:] if chart else situation.rates(name, cells + 1), cells)
         yield _fact(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), over)

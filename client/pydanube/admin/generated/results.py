@@ -410,6 +410,7 @@ class ClusterChart(Result):
     messages_out_rate: list[float | None]
     bytes_out_rate: list[float | None]
     lag_messages: list[int | None]
+    brokers_at: list[int] | None = None
     not_seen: list[NotSeen] | None = None
 
 
