@@ -524,7 +524,10 @@ class EachBrokerPort(Protocol):
         """Return the open alerts, worst first, and the last closed ones, newest first."""
 
     async def silences(self) -> Sequence[Silence]:
-        """Return the silences of alerts, also those that are over. A damaged one is skipped."""
+        """Return the silences of alerts, also those that are over. A damaged one is skipped.
+
+        While the metadata store does not answer, those that were read last are returned: to show, not to change.
+        """
 
     @property
     def life(self) -> str:

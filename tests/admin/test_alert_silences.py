@@ -132,3 +132,38 @@ async def test_alerts_are_listed_while_the_metadata_store_does_not_answer(
     items = (await cluster("alerts.list"))["items"]
     assert {each["silenced"] for each in items} == {None}
     assert {each["silenced_reason"] for each in items} == {"the metadata store does not answer"}
+
+    refused = await cluster.refused(
+        "alerts.silence", rule="no_consumers", subject=SUBJECT, until="0s", reason=WHY
+    )
+    assert refused.code == "METADATA_UNAVAILABLE", "a change is not made from what was read earlier"
+
+
+@pytest.mark.parametrize("renewed", ["before it is read", "after it is read"])
+async def test_a_silence_that_was_renewed_elsewhere_is_not_deleted_as_over(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch, renewed: str
+) -> None:
+    port = cluster.broker.port
+    over = Silence(rule="consumer_dead", subject={}, until_ms=1, reason=WHY, by="ann", at_ms=0)
+    again = replace(over, until_ms=now_ms() + 3_600_000)
+    await port.write_state({over.key: over.to_bytes()})
+    read = type(port).list_state
+
+    async def as_last_read(self: object) -> list[Silence]:
+        return [over]
+
+    async def then_renewed(self: Any, *of: Any, **more: Any) -> Any:
+        found = await read(self, *of, **more)
+        await port.write_state({again.key: again.to_bytes()})
+        return found
+
+    monkeypatch.setattr(type(port), "silences", as_last_read)
+    if renewed == "before it is read":
+        await port.write_state({again.key: again.to_bytes()})
+    else:
+        monkeypatch.setattr(type(port), "list_state", then_renewed)
+    await cluster("alerts.silence", rule="no_consumers", subject=SUBJECT, until="2h", reason=WHY)
+    monkeypatch.undo()
+    stored = {item.key: item.value for item in await port.list_state("silences/")}
+    assert stored[again.key] == again.to_bytes()
+    assert len(stored) == 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 from pydanube_core.diagnosis.rules import RULES
-from pydanube_core.diagnosis.silences import MOST_SILENCES, Silence
-from pydanube_core.errors import InvalidArgument, InvalidName, LimitReached
+from pydanube_core.diagnosis.silences import MOST_SILENCES, SILENCES, Silence
+from pydanube_core.errors import Conflict, InvalidArgument, InvalidName, LimitReached
 from pydanube_core.names import TopicName
 from pydanube_core.units import known_time
 
@@ -37,8 +38,20 @@ class SilencedAlert(Change):
 
 
 async def silences(context: Context) -> list[Silence]:
-    """Return the silences that last."""
+    """Return the silences that last, as the broker read them last if the metadata store does not answer."""
     return [each for each in await context.port.silences() if context.now_ms() < each.until_ms]
+
+
+async def _stored(context: Context) -> dict[str, tuple[Silence, int]]:
+    """Return key → silence and revision, as stored now, also those that are over. A damaged one is skipped.
+
+    Raises `MetadataUnavailable`: a change is not made from what was read earlier.
+    """
+    found = {}
+    for item in await context.port.list_state(SILENCES, limit=MOST_SILENCES):
+        with suppress(ValueError, TypeError, LookupError, AttributeError):
+            found[item.key] = (Silence.from_bytes(item.value), item.revision)
+    return found
 
 
 async def forecast_silence(context: Context, request: SilenceRequest) -> Forecast:
@@ -72,8 +85,15 @@ async def forecast_silence(context: Context, request: SilenceRequest) -> Forecas
 async def silence_alert(context: Context, request: SilenceRequest) -> SilencedAlert:
     wanted, _ = await _wanted(context, request)
     ends = wanted.until_ms <= wanted.at_ms
-    over = [each.key for each in await context.port.silences() if each.until_ms <= context.now_ms()]
-    await context.port.write_state({**dict.fromkeys(over), wanted.key: None if ends else wanted.to_bytes()})
+    over = {
+        key: revision
+        for key, (each, revision) in (await _stored(context)).items()
+        if each.until_ms <= context.now_ms()
+    }
+    if over:
+        with suppress(Conflict):  # another call renewed one meanwhile: the next change deletes the others
+            await context.port.write_state(dict.fromkeys(over), expected=over)
+    await context.port.write_state({wanted.key: None if ends else wanted.to_bytes()})
     return SilencedAlert(
         rule=wanted.rule,
         subject=dict(wanted.subject),
@@ -114,7 +134,7 @@ async def _wanted(context: Context, request: SilenceRequest) -> tuple[Silence, S
         by=context.principal,
         at_ms=now_ms,
     )
-    held = {each.key: each for each in await silences(context)}
+    held = {key: each for key, (each, _) in (await _stored(context)).items() if now_ms < each.until_ms}
     if wanted.key not in held and len(held) >= MOST_SILENCES:
         raise LimitReached(
             f"{MOST_SILENCES} alerts are silenced: end some with until 0s", field="rule", limit=MOST_SILENCES
