@@ -277,7 +277,7 @@ def _fence(value: Any, sentences: _Sentences, *, ours: bool) -> Any:
         elif isinstance(inner, list) and any(isinstance(one, str) and not is_plain(one) for one in inner):
             out[key] = [one for one in inner if not isinstance(one, str) or is_plain(one)]
             moved[key] = [_kept(one) for one in inner if isinstance(one, str) and not is_plain(one)]
-        elif isinstance(inner, Mapping) and not all(map(named := _names_of(key, value), inner)):
+        elif isinstance(inner, Mapping) and not all(map(named := _names_of(key, value, ours=ours), inner)):
             plain = {name: one for name, one in inner.items() if named(name)}
             out[key] = _fence(plain, sentences, ours=ours and key not in _THEIRS)
             moved[key] = {name: one for name, one in _kept(inner).items() if not named(name)}
@@ -288,9 +288,9 @@ def _fence(value: Any, sentences: _Sentences, *, ours: bool) -> Any:
     return out
 
 
-def _names_of(key: str, beside: Mapping[str, Any]) -> Callable[[Any], bool]:
-    """Return the rule for the names in an object: the state before and after a change is by paths."""
-    by_path = key in _STATE and beside.keys() >= {"before", "after"}
+def _names_of(key: str, beside: Mapping[str, Any], *, ours: bool) -> Callable[[Any], bool]:
+    """Return the rule for the names in an object: the state before and after a change of ours is by paths."""
+    by_path = ours and key in _STATE and beside.keys() >= {"before", "after"}
     return lambda name: is_plain(str(name)) or (by_path and _is_path(str(name)))
 
 
