@@ -322,3 +322,55 @@ async def test_what_one_call_does_not_reach_is_told(
     assert (some["messages"], some["left"]) == (2, 3)
     beyond = await cluster("dead_letters.replay", **LETTERS, offsets="5")
     assert (beyond["messages"], beyond["left"]) == (1, 0)
+
+
+def test_a_record_of_replays_keeps_within_its_bound_and_loses_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An undo splits ranges: the longer record was refused after the messages had been withdrawn."""
+    notes = [{"call_id": f"c{n}", "ranges": [[2 * at, 2 * at + 1] for at in range(1000)]} for n in range(50)]
+    record = dead_letters._record(notes)
+    assert len(record) <= dead_letters.MAX_RECORD_BYTES + 100
+    kept = json.loads(record)["replays"]
+    assert 0 < len(kept) < 50
+    assert kept == notes[-len(kept) :]
+
+
+async def test_a_note_of_a_concurrent_replay_stays(
+    cluster: Administered, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(client, 4)
+    await work(client, [b"1", b"3"], 4)
+    await letters(cluster, 2)
+    port = cluster.broker.port
+    write = type(port).write_state
+    note = {
+        "call_id": "other",
+        "at_ms": 1,
+        "principal": "bob",
+        "topic": "/default/x",
+        "topic_id": 1,
+        "ranges": [[7, 8]],
+    }
+    written: list[str] = []
+
+    async def after_another(self: Any, changes: Any, *, expected: Any = None) -> int:
+        (key, *_) = changes
+        if key.startswith(dead_letters.PREFIX):
+            written.append(key)
+            if len(written) % 2:  # first another call writes, then this one, which then tries again
+                found = await port.read_state(key)
+                others = [] if found is None else json.loads(found.value)["replays"]
+                called = {**note, "call_id": f"other{len(written)}"}
+                await write(self, {key: dead_letters._record([*others, called])})
+        return await write(self, changes, expected=expected)
+
+    monkeypatch.setattr(type(port), "write_state", after_another)
+    done = await cluster("dead_letters.replay", **LETTERS)
+    assert len(written) == 2
+    await cluster("changes.undo", call_id=done["call_id"])
+    assert len(written) == 4
+    found = await port.read_state(written[0])
+    assert found is not None
+    assert [each["call_id"] for each in json.loads(found.value)["replays"]] == ["other1", "other3"]
+    assert [each["state"] for each in await letters(cluster, 2)] == ["waiting"] * 2

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import Field
 from pydanube_core.batch import timing
 from pydanube_core.errors import Conflict, InvalidArgument, TopicNotFound
-from pydanube_core.facts import MessageFacts, Redelivery, TopicFacts
+from pydanube_core.facts import MessageFacts, Redelivery, StateItem, TopicFacts
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import system_is_closed
 from pydanube_core.units import counted, format_time
@@ -53,6 +53,7 @@ MAX_GROUPS: Final = 20  # reasons that are listed
 MAX_REASON_CHARS: Final = 256  # any producer of the topic may have written it, and all are held at once
 MAX_LISTED_REPLAYS: Final = 10  # of a letter
 MAX_RECORD_BYTES: Final = 128 * 1024  # of the replays that are remembered of one subscription
+MAX_TRIES: Final = 10  # of a change of that record, each after another replay changed it
 PREFIX: Final = "replays/"
 ADDED: Final = frozenset(
     {
@@ -175,8 +176,7 @@ def _is_of(message: MessageFacts, logs: Collection[str], subscription: str) -> b
 
 async def _remembered(context: Context, key: str) -> list[dict[str, Any]]:
     """Return the replays of a subscription, oldest first: {call_id, at_ms, principal, topic, topic_id, ranges}."""
-    item = await context.port.read_state(key)
-    return [] if item is None else list(json.loads(item.value)["replays"])
+    return _replays(await context.port.read_state(key))
 
 
 async def replays_of(
@@ -693,21 +693,50 @@ async def _forget(
     """Take letters whose originals no consumer got out of the note of a replay, so that they are `waiting` again."""
     letters = await _letters(context, topic, subscription)
     originals = {(letter.log, letter.offset): letter.original for letter in letters.found}
-    kept = []
-    for each in await _remembered(context, letters.key):
-        if each["call_id"] == call_id:
-            places = (
-                (each["topic"], offset) for start, end in each["ranges"] for offset in range(start, end)
+
+    def without(remembered: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for each in remembered:
+            if each["call_id"] == call_id:
+                places = (
+                    (each["topic"], offset) for start, end in each["ranges"] for offset in range(start, end)
+                )
+                still = [offset for log, offset in places if originals.get((log, offset)) not in withdrawn]
+                each["ranges"] = merged((offset, offset + 1) for offset in still)
+        return [each for each in remembered if each["ranges"]]
+
+    await _rewrite(context, letters.key, without)
+
+
+async def _rewrite(
+    context: Context, key: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> None:
+    """Change the record of replays, also if other replays of the subscription do so concurrently.
+
+    Raises `Conflict`: others have changed it `MAX_TRIES` times meanwhile.
+    """
+    for left in reversed(range(MAX_TRIES)):
+        item = await context.port.read_state(key)
+        changed = _record(change(_replays(item)))
+        try:
+            await context.port.write_state(
+                {key: changed}, expected={key: None if item is None else item.revision}
             )
-            still = [offset for log, offset in places if originals.get((log, offset)) not in withdrawn]
-            each["ranges"] = merged((offset, offset + 1) for offset in still)
-        if each["ranges"]:
-            kept.append(each)
-    await context.port.write_state({letters.key: _record(kept)})
+        except Conflict:
+            if not left:
+                raise
+        else:
+            return
+
+
+def _replays(item: StateItem | None) -> list[dict[str, Any]]:
+    return [] if item is None else list(json.loads(item.value)["replays"])
 
 
 def _record(replays: Sequence[Mapping[str, Any]]) -> bytes:
-    return json.dumps({"version": 1, "replays": replays}).encode()
+    """Encode the notes of replays, oldest first. The oldest go when there are too many."""
+    sizes = accumulate(len(json.dumps(each)) + 2 for each in reversed(replays))
+    gone = sum(size > MAX_RECORD_BYTES for size in sizes)
+    return json.dumps({"version": 1, "replays": replays[gone:]}).encode()
 
 
 @operation(
@@ -752,21 +781,18 @@ async def replay_dead_letters(context: Context, request: ReplayDeadLettersReques
 
 
 async def _remember(context: Context, choice: _Choice) -> None:
-    """Note which letters this call has replayed. The oldest notes go when there are too many."""
+    """Note which letters this call has replayed."""
     if not choice.chosen:
         return
-    remembered = await _remembered(context, choice.letters.key)
-    for log, ranges in choice.pinned["letters"].items():
-        remembered.append(
-            {
-                "call_id": context.call_id,
-                "at_ms": context.now_ms(),
-                "principal": context.principal,
-                "topic": log,
-                "topic_id": choice.letters.ids[log],
-                "ranges": ranges,
-            }
-        )
-    sizes = accumulate(len(json.dumps(each)) + 2 for each in reversed(remembered))
-    gone = sum(size > MAX_RECORD_BYTES for size in sizes)
-    await context.port.write_state({choice.letters.key: _record(remembered[gone:])})
+    notes = [
+        {
+            "call_id": context.call_id,
+            "at_ms": context.now_ms(),
+            "principal": context.principal,
+            "topic": log,
+            "topic_id": choice.letters.ids[log],
+            "ranges": ranges,
+        }
+        for log, ranges in choice.pinned["letters"].items()
+    ]
+    await _rewrite(context, choice.letters.key, lambda remembered: [*remembered, *notes])
