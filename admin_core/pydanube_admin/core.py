@@ -174,6 +174,7 @@ class AdminCore:
         plan_token: str = "",
         one_step: bool = False,
         read_only: bool = False,
+        from_outside: bool = False,
     ) -> BaseModel | ClusterError:
         """Carry out one operation, and return its result or the error. Never raises.
 
@@ -187,6 +188,7 @@ class AdminCore:
             one_step: for a face that cannot show a plan (`danube_admin` over gRPC): a destructive change is
                 planned, recorded and made in one call, unless `admin.compat_destructive` is off.
             read_only: refuse everything but reads, for a face that was started with --read-only.
+            from_outside: refuse the faces of the broker's own calls, which no freeze covers.
 
         After a cancellation, a change may have been made or not.
         """
@@ -201,6 +203,7 @@ class AdminCore:
                         plan_token=plan_token,
                         one_step=one_step,
                         read_only=read_only,
+                        from_outside=from_outside,
                     )
                 )
             return _with_unseen(result, unseen)
@@ -224,6 +227,7 @@ class AdminCore:
         plan_token: str,
         one_step: bool,
         read_only: bool,
+        from_outside: bool,
     ) -> BaseModel:
         if self._port is None:
             parse_call(name, arguments)
@@ -245,6 +249,12 @@ class AdminCore:
         self.audit.check_room()
         try:
             check_acting(self._port)
+            if from_outside and face in OURSELVES:
+                raise InvalidArgument(
+                    f"face {face!r} is the broker's own; name the program's, such as cli or mcp",
+                    field="face",
+                    value=face,
+                )
             known = OPERATIONS.get(name)
             if read_only and known is not None and known.effect is not Effect.READ:
                 raise ReadOnly(
@@ -341,13 +351,8 @@ class AdminCore:
     async def _answer(self, call: CallRequest) -> tuple[bytes, str]:
         """Return the encoded answer, and its code: `OK`, or that of the error."""
         try:
-            if call.face in OURSELVES:  # no freeze covers it
-                raise InvalidArgument(
-                    f"face {call.face!r} is the broker's own; name the program's, such as cli or mcp",
-                    field="face",
-                    value=call.face,
-                )
-            if (elsewhere := await self.of_others(call)) is not None:
+            # The call refuses the broker's own face, and records that.
+            if call.face not in OURSELVES and (elsewhere := await self.of_others(call)) is not None:
                 return CallResponse(result=elsewhere).SerializeToString(), OK
         except ClusterError as refused:
             return CallResponse(error=refused.to_json().encode()).SerializeToString(), refused.code
@@ -362,6 +367,7 @@ class AdminCore:
                     face=call.face,
                     plan_token=call.plan_token,
                     read_only=call.read_only,
+                    from_outside=True,
                 )
             finally:
                 current_program.reset(before)

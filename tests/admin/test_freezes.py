@@ -95,6 +95,9 @@ async def test_no_caller_goes_round_a_freeze_by_the_brokers_own_face(cluster: Ad
         answer = CallResponse.FromString(await cluster.core.serve_call(call.SerializeToString()))
         assert ClusterError.from_dict(json.loads(answer.error)).code == code
     assert (await cluster("topics.list"))["items"] == []
+    audited = (await cluster("audit.query", operation="topics.create"))["items"]
+    refused = {each["face"]: (each["decision"], each["code"]) for each in audited}
+    assert refused["balance"] == ("refused", "INVALID_ARGUMENT")
 
 
 async def test_a_freeze_ends_at_its_time(anyio_backend: str) -> None:
