@@ -177,7 +177,8 @@ async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, 
 async def _by_number(context: Context, found: Judged, max_moves: int | None) -> list[Move]:
     """Return the moves that even out the numbers of topics of the brokers that take topics.
 
-    Idle topics go first, and of them those at one broker: partitions that are spread stay apart as long as others can move.
+    Idle topics go first, and of them those at one broker: partitions that are spread stay apart as long as other idle
+    topics can move.
     """
     takers = set(await context.port.takers())
     counts = {
