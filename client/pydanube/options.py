@@ -312,7 +312,7 @@ class ClientSide:
         prepare: returns its topic's full name, and (index, concrete topic) of each partition. Index None: not
             partitioned.
         locate: returns the transport to the owner of a concrete topic.
-        pause: waits before a retry.
+        pause: waits before a retry: (concrete topic, failure, delay, time until the retry gives up).
         emit: sends (kind, role, concrete topic, url, attempt, reason) to the listeners of `client.events()`.
         retry: how long retryable failures are retried.
         schema: returns a version of a subject.

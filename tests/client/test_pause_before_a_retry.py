@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 from pydanube.retry import Retry
+from pydanube.wire.clusters import Clusters
 from pydanube.wire.connections import Connections
 from pydanube.wire.transport import Transport
-from pydanube_core.errors import NoOwner, NotOwner, Overloaded, Unavailable
+from pydanube_core.errors import DeadlineExceeded, NoOwner, NotOwner, Overloaded, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from tests.support.waiting import until
@@ -147,3 +148,59 @@ async def test_it_ends_soon_after_a_delay_that_the_application_made_short() -> N
     async with asyncio.timeout(4):
         await connections.pause("/default/t", LOST, 0.1)
     assert not broker.asked
+
+
+class Hung(LookUp):
+    """A broker that reads requests and never answers, as a stopped process."""
+
+    async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
+        self.asked.append(pb.ResolveRequest.FromString(request))
+        await asyncio.sleep(timeout_s)
+        raise DeadlineExceeded(f"no answer within {timeout_s} s", broker=self.url)
+
+
+def beside_a_hung_one(retry: Retry) -> tuple[Connections, Hung, LookUp]:
+    hung, other = Hung("http://one"), LookUp("http://two")
+    other.may.set()
+    other.there = other.url
+    brokers: dict[str, LookUp] = {hung.url: hung, other.url: other}
+    connections = Connections([*brokers], lambda url: cast(Transport, brokers[url]), retry)
+    connections.usable = True
+    return connections, hung, other
+
+
+async def test_a_look_up_that_hangs_does_not_make_it_longer_than_the_retry_may_last() -> None:
+    connections, hung, _ = beside_a_hung_one(Retry(max_elapsed_s=1.0))
+    begun = time.monotonic()
+    await connections.pause("/default/t", GONE, 0.3)
+    assert time.monotonic() - begun < 2.0, "it took 5.3 s"
+    connections, hung, _ = beside_a_hung_one(Retry())
+    begun = time.monotonic()
+    await connections.pause("/default/t", LOST, 0.3, 0.5)
+    assert time.monotonic() - begun < 2.0
+    assert hung.asked[0].wait_ms == 400, "the answer has the rest of the time"
+
+
+async def test_the_next_look_up_goes_to_another_broker_than_one_that_hangs() -> None:
+    connections, hung, other = beside_a_hung_one(Retry(max_elapsed_s=1.0))
+    await connections.pause("/default/t", GONE, 0.3)
+    assert (len(hung.asked), connections.url) == (1, other.url)
+    await connections.locate("/default/t")
+    assert other.asked
+
+
+async def test_a_broker_that_does_not_wait_is_asked_ever_more_rarely() -> None:
+    connections, broker = asking()
+    broker.may.set()
+    await connections.pause("/default/t", GONE, 2.0)
+    assert len(broker.asked) <= 4, "it was asked every 0.25 s"
+
+
+async def test_with_several_clusters_it_leaves_time_to_see_a_fail_over() -> None:
+    broker = Hung("http://one")
+    clusters = Clusters([["http://one"], ["http://two"]], lambda url: cast(Transport, broker), Retry())
+    clusters.usable = True
+    begun = time.monotonic()
+    async with asyncio.timeout(4):
+        await clusters.pause("/default/t", LOST, 0.1)
+    assert time.monotonic() - begun < 4

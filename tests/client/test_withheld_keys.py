@@ -8,7 +8,9 @@ from random import Random
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.withheld import Behind, Withheld
+from pydanube_core.errors import ReadOnly, Unavailable
 
 KEY = b"k"
 MESSAGES = 12
@@ -108,3 +110,14 @@ def test_a_key_whose_messages_go_to_another_consumer_is_forgotten_at_the_confirm
     withheld.confirmed(3)
     assert not withheld
     assert withheld.arrived([(9, KEY)], 4) == []
+
+
+def test_a_refused_barrier_ends_the_withholding_too_since_the_broker_has_read_it() -> None:
+    """Acks are refused while a journal is read-only. A key was given back for ever, as fast as it came."""
+    control, read = ControlQueue(), list[str]()
+    control.when_answered(1, lambda: read.append("refused"))
+    control.when_answered(2, lambda: read.append("lost"))
+    control.answered(1, ReadOnly("the journal is read-only"))
+    control.lost(Unavailable("the stream is lost"))
+    control.answered(2, None)
+    assert read == ["refused"]

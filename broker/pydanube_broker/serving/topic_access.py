@@ -321,6 +321,9 @@ class TopicAccess:
     ) -> tuple[bool, Sequence[Placed]]:
         """As `placed`, but wait at most `wait_s` while a concrete topic is at the broker with the URL `away`, or at none.
 
+        Clients that know all brokers by one `connect_url` cannot say which broker failed. They wait while a concrete
+        topic's owner is not registered.
+
         The wait has one bound, whatever happens to the topic: a client ends the calls that take longer than it asked,
         and thousands of calls that it ends would cost it the connection.
         """
@@ -334,7 +337,10 @@ class TopicAccess:
                 is_moved
                 or left_s <= 0
                 or self._health.draining  # the end of the broker waits for its calls
-                or not any(topic.broker_url in (away, "") for topic in found[1])
+                or not any(
+                    topic.broker_url in (away, "") or (self.connect_url is not None and topic.waits_for)
+                    for topic in found[1]
+                )
             ):
                 return found
             is_moved = await self._placement.until_moved(found[1], min(left_s, _SLICE_S))

@@ -226,8 +226,8 @@ class ConsumeLane:
                 return
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
             self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
-            delay_s = min(delay_s, self._failed_since + retry.max_elapsed_s - now)
-            await self._options.pause(self._options.concrete_topic, failure, delay_s)
+            left_s = self._failed_since + retry.max_elapsed_s - now
+            await self._options.pause(self._options.concrete_topic, failure, min(delay_s, left_s), left_s)
 
     async def _connect_and_receive(self) -> None:
         try:

@@ -22,13 +22,14 @@ class ControlQueue:
     Without a connection (`connected`) messages are dropped: they were for a session that has ended.
     """
 
-    __slots__ = ("_last_request", "_outbox", "_requests", "_sleeper", "_written", "connected")
+    __slots__ = ("_last_request", "_outbox", "_requests", "_sleeper", "_then", "_written", "connected")
 
     def __init__(self) -> None:
         self._outbox: deque[bytes] = deque()
         self._sleeper: asyncio.Future[None] | None = None
         self._written: list[asyncio.Future[None]] = []
         self._requests: dict[int, asyncio.Future[None]] = {}
+        self._then: dict[int, Callable[[], None]] = {}
         self._last_request = 0
         self.connected = False
 
@@ -71,17 +72,15 @@ class ControlQueue:
             self._requests.pop(request, None)
 
     def when_answered(self, request: int, then: Callable[[], None]) -> None:
-        """Call `then` once the broker has carried out the message with this number. Never, if the stream is lost before."""
-        answer = self._requests[request] = asyncio.get_running_loop().create_future()
+        """Call `then` once the broker has read the message with this number, whether it carried it out or refused it.
 
-        def done(answer: asyncio.Future[None]) -> None:
-            self._requests.pop(request, None)
-            if not answer.cancelled() and answer.exception() is None:
-                then()
-
-        answer.add_done_callback(done)
+        Never, if the stream is lost before.
+        """
+        self._then[request] = then
 
     def answered(self, request: int, error: ClusterError | None) -> None:
+        if (then := self._then.pop(request, None)) is not None:
+            then()
         answer = self._requests.get(request)
         if answer is not None and not answer.done():
             if error is None:
@@ -92,6 +91,7 @@ class ControlQueue:
     def lost(self, error: ClusterError) -> None:
         """Handle a lost stream: drop the queue, and fail everything that waits for an answer."""
         self._outbox.clear()
+        self._then.clear()
         self._release()
         for answer in self._requests.values():
             if not answer.done():

@@ -2,7 +2,7 @@
 
 A nack gives back the buffered messages of its keys. Later messages of these keys that the broker had sent before it
 read the nack still arrive. The lane gives them back, too, until the broker has read the nack and the returned messages: a
-returned message came again, or the broker has confirmed a later request (the barrier). From then on the broker sends the
+returned message came again, or the broker has answered a later request (the barrier). From then on the broker sends the
 messages of the key in order.
 """
 

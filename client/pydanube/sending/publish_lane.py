@@ -31,6 +31,7 @@ Failures
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import deque
@@ -222,9 +223,9 @@ class PublishLane:
                 self._failed_since = now
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
             self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
-            left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now)
-            delay_s = min(delay_s, left_s) if self._waiting else delay_s
-            await self._options.pause(self._options.concrete_topic, failure, delay_s)
+            # Without a message that waits, nothing gives up.
+            left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now) if self._waiting else math.inf
+            await self._options.pause(self._options.concrete_topic, failure, min(delay_s, left_s), left_s)
 
     def _stand_aside(self) -> None:
         """Let messages that may go to any partition go to others until the owner answers."""

@@ -8,6 +8,7 @@ topic up at all clusters, so that clients change over as soon as the topic does.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -22,6 +23,7 @@ from pydanube.wire.transport import Transport, TransportFactory
 
 LOOK_S: Final = 8.0  # longest time for the answers of all clusters: more than a connection takes to fail
 OTHERS_S: Final = 1.0  # the same for the others, once one has the topic
+PAUSE_S: Final = 2.0  # longest wait at one cluster for a topic, which may be failed over to another meanwhile
 SHARED_S: Final = 0.5  # for which partitions that connect together share an answer
 MOST_HOMES: Final = 10_000
 
@@ -78,13 +80,15 @@ class Clusters(Connections):
     async def locate(self, concrete_topic: str) -> Transport:
         return await self._clusters[await self._home(concrete_topic)].locate(concrete_topic)
 
-    async def pause(self, concrete_topic: str, failure: ClusterError, delay_s: float) -> None:
+    async def pause(
+        self, concrete_topic: str, failure: ClusterError, delay_s: float, left_s: float = math.inf
+    ) -> None:
         base = str(TopicName.parse(concrete_topic).base)
         known = self._homes.get(base)
         if known is not None:
             self._homes[base] = known._replace(at_s=0.0)
         await self._clusters[self._latest if known is None else known.cluster].pause(
-            concrete_topic, failure, delay_s
+            concrete_topic, failure, delay_s, min(left_s, max(delay_s, PAUSE_S))
         )
 
     async def _home(self, topic: str) -> int:

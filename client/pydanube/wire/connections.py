@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from pydanube_core.errors import (
     ClosedResource,
     ClusterError,
+    DeadlineExceeded,
     DispatchMismatch,
     InvalidArgument,
     NoOwner,
@@ -34,6 +35,7 @@ ASK_TIMEOUT_S: Final = 10.0
 WATCHED_S: Final = 0.25  # a pause of this length or more ends early if the topic gets another owner
 LEAST_PAUSE_S: Final = 0.02
 LATE_S: Final = 5.0  # for an answer after its wait is over: the broker may be busy with all clients
+WAITED_SHARE: Final = 0.8  # of the time left, for which a broker is asked to wait: its answer takes time, too
 UNSERVED_S: Final = 5.0  # a pause while no broker serves the topic
 MOST_KNOWN: Final = 64  # brokers that are tried in turn
 MOST_NAMED: Final = 10_000  # topics whose owners were named by errors
@@ -72,11 +74,11 @@ class Connections:
         return await self._asked(lambda transport: transport.call(path, request, timeout_s=timeout_s))
 
     async def _asked(self, ask: Callable[[Transport], Coroutine[Any, Any, _Answer]]) -> _Answer:
-        """Call the broker that was reached last; if it cannot be reached, the next call tries the next one."""
+        """Call the broker that was reached last; if it cannot be reached or hangs, the next call tries the next one."""
         url = self.url
         try:
             return await ask(self.to(url))
-        except Unavailable as error:
+        except (Unavailable, DeadlineExceeded) as error:
             if error.details.get("broker") == url and self.url == url:
                 known = list(self._known)
                 self.url = known[(known.index(url) + 1) % len(known)]
@@ -196,20 +198,30 @@ class Connections:
         url, waits_for = found
         return GoneOwner(self.to(url), concrete_topic, waits_for) if waits_for else self.to(url)
 
-    async def pause(self, concrete_topic: str, failure: ClusterError, delay_s: float) -> None:
+    async def pause(
+        self, concrete_topic: str, failure: ClusterError, delay_s: float, left_s: float = math.inf
+    ) -> None:
         """Wait before a retry, but no longer than until the topic is at another broker than the one that failed.
 
         If no broker serves the topic, wait until one does, at most `UNSERVED_S`: retries in between only cost the brokers
         time, in which they take thousands of topics over. Each new owner that an error names is tried at once.
+
+        Args:
+            left_s: the time until the retry gives up. No pause is longer.
         """
         if isinstance(failure, NotOwner) and self._is_new(concrete_topic, failure):
             await asyncio.sleep(LEAST_PAUSE_S)
             return
         begun_s = time.monotonic()
+        delay_s = min(delay_s, left_s)
         away = str(failure.details.get("broker", ""))
         is_unserved = isinstance(failure, NoOwner) or failure.details.get("state") == "gone"
-        is_watched = (away and delay_s >= WATCHED_S) or (is_unserved and self._unserved_s >= WATCHED_S)
-        if is_watched and await self._is_elsewhere(concrete_topic, away, delay_s, is_unserved=is_unserved):
+        is_watched = (away and delay_s >= WATCHED_S) or (
+            is_unserved and min(self._unserved_s, left_s) >= WATCHED_S
+        )
+        if is_watched and await self._is_elsewhere(
+            concrete_topic, away, delay_s, begun_s + left_s, is_unserved=is_unserved
+        ):
             delay_s = min(delay_s, time.monotonic() - begun_s + LEAST_PAUSE_S)
         await asyncio.sleep(max(0.0, begun_s + delay_s - time.monotonic()))
 
@@ -219,30 +231,40 @@ class Connections:
         retry = self._retry
         return min(UNSERVED_S, retry.max_elapsed_s / 10) if retry.max_delay_s >= WATCHED_S else 0.0
 
-    async def _is_elsewhere(self, topic: str, away: str, wait_s: float, *, is_unserved: bool) -> bool:
+    async def _is_elsewhere(
+        self, topic: str, away: str, wait_s: float, end_s: float, *, is_unserved: bool
+    ) -> bool:
         """Wait until another broker than `away` serves the topic, and return whether one does.
 
         Args:
+            end_s: when this returns at the latest, also if the broker that looks the topic up hangs.
             is_unserved: no broker serves the topic. The wait ends, too, when `away` is registered again. It is longer
                 then, also if that turns out during the wait.
         """
-        begun_s = time.monotonic()
+        begun_s, gap_s = time.monotonic(), WATCHED_S
+        late_s = min(LATE_S, self._retry.max_elapsed_s / 10)
         while True:
             most_s = max(wait_s, self._unserved_s) if is_unserved else wait_s
-            if (left_s := begun_s + most_s - time.monotonic()) <= 0:
-                return False
-            request = pb.ResolveRequest(topic=topic, away=away, wait_ms=math.ceil(left_s * 1000))
             asked_s = time.monotonic()
+            left_s, until_end_s = begun_s + most_s - asked_s, end_s - asked_s
+            if left_s <= 0 or until_end_s <= 0:
+                return False
+            # Not to the end: thousands of calls that clients end would cost them their connections.
+            wait_ms = math.ceil(min(left_s, until_end_s * WAITED_SHARE) * 1000)
+            request = pb.ResolveRequest(topic=topic, away=away, wait_ms=wait_ms)
             try:
-                response = await self._resolve(request, timeout_s=left_s + LATE_S)
+                response = await self._resolve(request, timeout_s=min(left_s + late_s, until_end_s))
             except ClusterError:  # the retry finds out why
                 return False
             is_back = is_unserved and not any(each.waits_for for each in response.partitions)
             if any(each.broker_url and (each.broker_url != away or is_back) for each in response.partitions):
                 return True
             is_unserved = any(each.waits_for or not each.broker_url for each in response.partitions)
-            # A broker bounds the wait. One that does not wait at all is not asked without end.
-            await asyncio.sleep(max(0.0, min(asked_s + WATCHED_S, begun_s + most_s) - time.monotonic()))
+            # A broker bounds the wait. One that does not wait at all is asked ever more rarely.
+            answered_s = time.monotonic()
+            if answered_s < asked_s + gap_s:
+                await asyncio.sleep(max(0.0, min(asked_s + gap_s, begun_s + most_s, end_s) - answered_s))
+                gap_s *= 2
 
     def _is_new(self, concrete_topic: str, failure: NotOwner) -> bool:
         """Return whether the epoch that an error names is above those named before, so that brokers cannot disagree long."""

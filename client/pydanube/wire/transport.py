@@ -68,11 +68,11 @@ class Transport(Protocol):
 
 #: makes the transport to the broker at a URL
 TransportFactory = Callable[[str], Transport]
-#: waits before a retry: (concrete topic, failure, maximum seconds)
-Pause = Callable[[str, ClusterError, float], Coroutine[Any, Any, None]]
+#: waits before a retry: (concrete topic, failure, seconds of delay, seconds until the retry gives up)
+Pause = Callable[[str, ClusterError, float, float], Coroutine[Any, Any, None]]
 
 
-async def sleep(topic: str, failure: ClusterError, delay_s: float) -> None:
+async def sleep(topic: str, failure: ClusterError, delay_s: float, left_s: float) -> None:
     """Sleep: the `Pause` that ends early for no reason."""
     await asyncio.sleep(delay_s)
 
