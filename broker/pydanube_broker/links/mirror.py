@@ -58,14 +58,15 @@ def mirrored_options(link: LinkRecord, topic: TopicName, options: Mapping[str, A
     """Return the options here of a subscription of a source's topic.
 
     Its dead letters go to the mirror of the source's dead-letter topic. If the link does not mirror that one, they go to the
-    default topic, because the source could name any topic of this cluster.
+    default topic, because the source could name any topic of this cluster. The system namespace is never mirrored.
     """
     policy = dict(options.get(OPTION, {}))
     if (named := policy.pop(DEAD_LETTER_TOPIC, None)) is None:
         return options
     name = TopicName.parse(named)
     with suppress(InvalidName):  # too long with the prefix
-        if name.base != topic.base and any(TopicPattern.parse(each).matches(name) for each in link.topics):
+        is_mirrored = any(TopicPattern.parse(each).matches(name) for each in link.topics)
+        if is_mirrored and name.base != topic.base and not name.is_system:
             policy[DEAD_LETTER_TOPIC] = str(mirror_name(link, name))
     return {**options, OPTION: policy}
 

@@ -100,6 +100,7 @@ class TelemetryWriter:
         self._rounds = self._row_count = self._files = self._bytes = self._dropped = self._errors = 0
         self._error: str | None = None
         self._flushing = asyncio.Lock()
+        self._reading_events = asyncio.Lock()
 
     def statistics(self) -> TelemetryStatistics:
         return TelemetryStatistics(
@@ -182,10 +183,11 @@ class TelemetryWriter:
             "most": most,
             "urgent": True,
         }
-        waiting = list(
-            self._waiting
-        )  # before the files are read: what is flushed meanwhile is in both, not in neither
-        said, blob = await self._call("telemetry_events", asked, b"")
+        # One at a time: the tier has two threads for urgent calls, and a flush needs one of them.
+        async with self._reading_events:
+            # before the files are read: what is flushed meanwhile is in both, not in neither
+            waiting = list(self._waiting)
+            said, blob = await self._call("telemetry_events", asked, b"")
         rows: list[Row] = marshal.loads(blob)
         for packed in waiting:
             if packed.table == EVENTS.name and since_ms <= packed.taken_ms < until_ms:

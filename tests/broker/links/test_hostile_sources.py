@@ -228,6 +228,13 @@ def test_dead_letters_of_a_mirrored_subscription_go_to_a_mirror_or_to_the_defaul
     assert found == {"failure_policy": expected, "other": 1}
 
 
+def test_a_link_of_everything_leads_no_dead_letters_into_the_system_namespace() -> None:
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/orders", "/system/*"))
+    named = {"failure_policy": {"max_redelivery_count": 2, "dead_letter_topic": "/system/audit"}}
+    found = mirrored_options(link, TopicName.parse("/shop/orders"), named)
+    assert found == {"failure_policy": {"max_redelivery_count": 2}}
+
+
 def piece(topic_id: int, batch: bytes) -> Piece:
     return Piece(
         topic_id=topic_id, epoch=1, first_offset=0, end_offset=2, batches=(memoryview(batch),), state=None, holdings=()

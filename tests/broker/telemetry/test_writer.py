@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,25 @@ async def test_a_writer_that_took_nothing_has_no_last_word(tmp_path: Path) -> No
     store = Store(tmp_path)
     await made(store).aclose()
     assert store.rows("brokers") == []
+
+
+@pytest.mark.anyio
+async def test_many_who_ask_for_events_leave_the_flushes_a_thread(tmp_path: Path) -> None:
+    """Two calls that hung at the store took both threads that the tier has for urgent work."""
+    busy, most, gate = 0, 0, anyio.Event()
+
+    async def call(name: str, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], Any]:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await gate.wait()
+        busy -= 1
+        return {"more": False}, marshal.dumps([])
+
+    writer = TelemetryWriter(OPTIONS, MACHINE, call, "c", now_ms=lambda: START)
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(writer.events, 0, START, 10)
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+    assert most == 1
