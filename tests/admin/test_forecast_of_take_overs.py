@@ -17,7 +17,7 @@ from pydanube_core.facts import TakeOverFacts
     ("is_whole", "continued", "later"),
     [
         (True, {"goes_on_at": 15}, "without a gap"),
-        (False, {"goes_on_above": 18 + (1 << 32)}, "behind the end of the copy is missing"),
+        (False, {"goes_on_above": 18 + (1 << 32)}, "behind the end of the copy are missing"),
     ],
 )
 async def test_topic_continues_without_a_gap_where_the_copy_is_whole(
