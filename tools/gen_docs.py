@@ -433,7 +433,7 @@ def rule_text(rule: Rule) -> str:
     evidence = table(("evidence", ""), [(f"`{name}`", meaning) for name, meaning in rule.evidence.items()])
     return (
         f"#### {rule.name}\n\nHolds when {rule.holds}. Severity: {rule.severity}.\n\n{evidence}\n"
-        f"Remedy: {rule.helps}. Not observable: {', or '.join(rule.unobservable)}.\n"
+        f"Remedy: {rule.helps}. Not observable: {'; '.join(rule.unobservable)}.\n"
     )
 
 

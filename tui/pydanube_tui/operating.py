@@ -148,7 +148,7 @@ class Operating:
                     done.append(await self._board.caller.call(operation.name, arguments, plan_token=token))
         except PlanStale as error:
             if not done:
-                self._board.say("it has changed since it was shown. These are its effects now", bad=True)
+                self._board.say("it has changed since it was shown. These would be its effects now", bad=True)
                 await self._change(operation, calls, rows)
                 return
             lines = _refusal(error)

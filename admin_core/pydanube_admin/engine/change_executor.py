@@ -444,7 +444,7 @@ class ChangeExecutor:
         by = await self._changed_by(call, record)
         return PlanStale(
             f"the values behind the plan {record.plan_id} have changed since it was made, so its effects would not be those "
-            "shown. Nothing was changed. The plan in details has its effects now",
+            "shown. Nothing was changed. The plan in details shows the effects that it would have now",
             plan=plan.model_dump(mode="json"),
             stale_plan_id=record.plan_id,
             changed=[{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}],

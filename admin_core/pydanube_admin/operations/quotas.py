@@ -87,7 +87,7 @@ class ChangedQuota(QuotaItem, Change):
 @operation(
     "quotas.list",
     effect=Effect.READ,
-    summary="List quotas of namespaces and principals, with their use and how often they limited a call.",
+    summary="List quotas of namespaces and principals, with their use, and how often they slowed, refused or warned.",
     examples=(Example({}, "every quota"),),
 )
 async def list_quotas(context: Context, request: SortedListRequest) -> Page[QuotaListItem]:

@@ -293,7 +293,7 @@ async def _retention(context: Context, request: WhatIfRequest, found: _Found) ->
                 limit_bytes=None if limit is None else limit * logs,
             )
         found.assumptions.append(
-            f"publishing goes on at {per_s:g} bytes a second. Null if it grows without an end"
+            f"publishing goes on at {per_s:g} bytes a second. settles_at_bytes is null if the topic grows without an end"
         )
     if loss.waits_for_cursors:
         found.assumptions.append(
@@ -327,7 +327,7 @@ async def _topic_deleted(context: Context, request: WhatIfRequest, found: _Found
     }
     found.assumptions += [
         "clients of the topic do not make it again",
-        "the deletion can be undone until the undo_until of its plan",
+        "the deletion can be undone until the undo_until of its result, if its plan is reversible",
     ]
     found.not_known("programs that are not connected now", "only connections and declarations are recorded")
     found.next.append(next_call("topics.delete", {"topic": name, "plan_only": True}, "plans it"))

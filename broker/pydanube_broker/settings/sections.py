@@ -83,7 +83,7 @@ class Server(Section):
     )
     connections_per_address: Count | None = Field(
         default=None,
-        description="maximum connections per client address and port. No limit if unset",
+        description="maximum connections per client address and port. If unset, as many as the port has room for",
     )
     ops_on_grpc_port: Switch = Field(
         default=True, description="operations on the clients' port too, so that one address is enough"

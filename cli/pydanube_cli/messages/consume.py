@@ -246,9 +246,7 @@ def _say_where_it_begins(job: _Job, common: Common, receiver: Any) -> None:
             clamped = {"topic": topic, "partition": partition, "asked": asked, "begins": begins}
             print(json.dumps({"clamped": clamped}), file=sys.stderr)
         else:
-            said = (
-                f"danube: {where} begins at offset {begins}: earlier messages, from {asked} on, were deleted"
-            )
+            said = f"danube: {where} begins at offset {begins}: earlier messages, from {asked} on, are not stored here"
             print(said, file=sys.stderr)
 
 

@@ -1360,7 +1360,7 @@ class QuotasOperations(KeywordsNamed):
         top: int | None = None,
         changed_since: str | None = None,
     ) -> Page[QuotaListItem]:
-        """List quotas of namespaces and principals, with their use and how often they limited a call."""
+        """List quotas of namespaces and principals, with their use, and how often they slowed, refused or warned."""
         return await self._caller.call("quotas.list", locals(), Page[QuotaListItem])
 
     async def set(
