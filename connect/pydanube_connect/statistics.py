@@ -66,10 +66,14 @@ class Statistics:
     _busy: _Window = field(default_factory=_Window)
 
     def wrote(self, records: int) -> None:
-        """Count a batch that is stored."""
-        self.records += records
+        """Count a batch that is stored, with its records that were not counted yet."""
+        self.wrote_some(records)
         self.batches += 1
         self.state = State.RUNNING
+
+    def wrote_some(self, records: int) -> None:
+        """Count stored records of a batch that is not wholly stored yet."""
+        self.records += records
         if records:
             self._written.add(records)
             self.last_record_ms = time.time_ns() // 1_000_000

@@ -137,7 +137,7 @@ class Writer:
     def _count(self, written: Sequence[Record]) -> None:
         """Count the records that an attempt wrote before it failed. The next attempt omits them."""
         if written:
-            self._statistics.wrote(len(written))
+            self._statistics.wrote_some(len(written))
 
     async def _again(self, failure: Exception) -> None:
         await self.close()

@@ -82,6 +82,7 @@ async def test_refused_records_are_dead_letters_and_the_others_written(table: Ta
     assert table.rows == [1, 2]
     assert [each.reason for each in outcome.refused] == ["it is bad"] * 2
     assert table.positions[PLACE] == 4, "the position passes refused records"
+    assert (outcome.statistics.records, outcome.statistics.batches) == (2, 1)
 
 
 async def test_a_record_that_the_target_does_not_name_is_found_by_halving(table: Table) -> None:
