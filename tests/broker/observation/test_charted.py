@@ -100,11 +100,8 @@ def test_series_that_grow_together_are_not_thinned_together(monkeypatch: pytest.
 
 
 def test_totals_go_on_over_starts_and_end_with_zero() -> None:
-    rows = [
-        {"taken_at": at, "incarnation": start, "n": n}
-        for at, start, n in ((1, 1, 10), (2, 1, 15), (3, 2, 2), (4, 2, 9))
-    ]
-    assert _rises(rows, ("n",), "incarnation") == [(1, -14), (2, -9), (3, -7), (4, 0)]
+    rows = [(1, 1, 10), (2, 1, 15), (3, 2, 2), (4, 2, 9)]  # time, run, counter
+    assert _rises(rows) == [(1, -14), (2, -9), (3, -7), (4, 0)]
 
 
 def test_one_row_a_minute_is_packed_and_two_that_repeat() -> None:
