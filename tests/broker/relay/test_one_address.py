@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.serving import topic_access
 from pydanube_broker.settings.sections import Settings
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 
 from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.official.raw_client import CONSUMER, RawClient
+from tests.broker.serving.test_several_brokers import create
 from tests.support.broker_process import free_ports
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers
@@ -102,3 +106,32 @@ async def test_official_client_is_told_the_one_address_and_names_the_owner_in_it
             metadata=header,
         )
         assert (await request).status == 0
+
+
+async def test_waiting_look_up_waits_until_a_lost_owner_or_the_next_one_is_registered(
+    behind_one: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compared the owner's own URL with the one address, and answered at once: clients asked four times a second."""
+    cluster = behind_one
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves_name("t"))
+    asked = cluster.others("t")[0]
+    name = TopicName.parse("t")
+    is_lost, placed = True, topic_access.Placement.parts
+
+    def parts(self: topic_access.Placement, name: TopicName) -> tuple[bool, Sequence[topic_access.Placed]]:
+        partitioned, found = placed(self, name)
+        return partitioned, [replace(each, waits_for="7" if is_lost else "") for each in found]
+
+    monkeypatch.setattr(topic_access.Placement, "parts", parts)
+
+    async def look_up(wait_s: float) -> Sequence[topic_access.Placed]:
+        _, found = await asked.access.placed_away(COLD_CALL, name, str(asked.access.connect_url), wait_s)
+        return found
+
+    begun_s = anyio.current_time()
+    assert (await look_up(0.3))[0].waits_for == "7"
+    assert anyio.current_time() - begun_s >= 0.3
+    is_lost = False
+    with anyio.fail_after(60):
+        await look_up(3600.0)
