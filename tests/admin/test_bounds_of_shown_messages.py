@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from pydanube import Client, connect
-from pydanube_admin.operations.dead_letters import MAX_REASON_CHARS, Letter, replays_of
+from pydanube_admin.operations.dead_letter_records import MAX_REASON_CHARS, Letter, replays_of
 from pydanube_admin.operations.messages import MAX_KEY_BYTES, fenced
 from pydanube_admin.operations.offset_ranges import ranges_of_text, within
 from pydanube_core.facts import MessageFacts

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydanube import Client, connect
 from pydanube_admin.operations import dead_letters
+from pydanube_admin.operations.dead_letter_records import MAX_RECORD_BYTES, encoded_replays
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.messages import take
@@ -329,8 +330,8 @@ def test_a_record_of_replays_keeps_within_its_bound_and_loses_the_oldest(
 ) -> None:
     """An undo splits ranges: the longer record was refused after the messages had been withdrawn."""
     notes = [{"call_id": f"c{n}", "ranges": [[2 * at, 2 * at + 1] for at in range(1000)]} for n in range(50)]
-    record = dead_letters._record(notes)
-    assert len(record) <= dead_letters.MAX_RECORD_BYTES + 100
+    record = encoded_replays(notes)
+    assert len(record) <= MAX_RECORD_BYTES + 100
     kept = json.loads(record)["replays"]
     assert 0 < len(kept) < 50
     assert kept == notes[-len(kept) :]
@@ -362,7 +363,7 @@ async def test_a_note_of_a_concurrent_replay_stays(
                 found = await port.read_state(key)
                 others = [] if found is None else json.loads(found.value)["replays"]
                 called = {**note, "call_id": f"other{len(written)}"}
-                await write(self, {key: dead_letters._record([*others, called])})
+                await write(self, {key: encoded_replays([*others, called])})
         return await write(self, changes, expected=expected)
 
     monkeypatch.setattr(type(port), "write_state", after_another)

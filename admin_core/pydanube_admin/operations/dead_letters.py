@@ -8,21 +8,15 @@ without the attributes that the broker added.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import Field
-from pydanube_core.batch import timing
 from pydanube_core.errors import Conflict, InvalidArgument, TopicNotFound
-from pydanube_core.facts import MessageFacts, Redelivery, StateItem, TopicFacts
+from pydanube_core.facts import MessageFacts, Redelivery, TopicFacts
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import system_is_closed
 from pydanube_core.units import counted, format_time
@@ -42,6 +36,16 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import cut, glob, none_because
+from pydanube_admin.operations.dead_letter_records import (
+    ADDED,
+    MAX_REASON_CHARS,
+    Letter,
+    change_replays,
+    digest_of,
+    letter_of,
+    remembered_replays,
+    replays_of,
+)
 from pydanube_admin.operations.messages import CHUNK, CHUNK_BYTES, MaxBytes, fenced
 from pydanube_admin.operations.offset_ranges import merged, ranges_of_text, within
 from pydanube_admin.operations.subscriptions import subscription_facts
@@ -50,43 +54,11 @@ from pydanube_admin.operations.topics import Topic, find_topic
 MAX_LOOKED_AT: Final = 100_000  # messages of the dead-letter topic in one call
 MAX_REPLAYED: Final = 10_000  # in one call: their window has room for 65 536
 MAX_GROUPS: Final = 20  # reasons that are listed
-MAX_REASON_CHARS: Final = 256  # any producer of the topic may have written it, and all are held at once
 MAX_LISTED_REPLAYS: Final = 10  # of a letter
-MAX_RECORD_BYTES: Final = 128 * 1024  # of the replays that are remembered of one subscription
-MAX_TRIES: Final = 10  # of a change of that record, each after another replay changed it
 PREFIX: Final = "replays/"
-ADDED: Final = frozenset(
-    {
-        "x-original-topic", "x-original-subscription", "x-original-topic-offset", "x-original-producer-id",
-        "x-original-broker-addr", "x-poison-policy", "x-delivery-attempt", "x-failure-reason",
-    }
-)  # fmt: skip
 
 Kept = TypeVar("Kept")  # the part of a message that is held
 State = Literal["waiting", "replayed", "handled", "failed_again"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """A dead letter without its payload."""
-
-    log: str  # of the dead-letter topic
-    offset: int
-    original_log: str
-    original_offset: int | None
-    deliveries: int
-    reason: str
-    digest: bytes  # of all that a copy keeps of its original
-    timed: bool  # the broker made it, so the publish time is the original's
-
-    @property
-    def original(self) -> tuple[str, int | None]:
-        return self.original_log, self.original_offset
-
-    @property
-    def contents(self) -> tuple[str, int | None, bytes]:
-        """Return the original with the digest: a forged letter does not stand for one that the broker made."""
-        return self.original_log, self.original_offset, self.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,32 +72,6 @@ class Letters:
     states: Mapping[tuple[str, int], State]
     replays: Mapping[tuple[str, int], list[dict[str, Any]]]
     key: str  # of the record of replays
-
-
-def digest_of(message: MessageFacts, *, timed: bool) -> bytes:
-    """Return a digest of a message without the attributes that the broker adds to a copy, or leaves out there."""
-    changed = ADDED.union(timing.NAMES)
-    attributes = sorted((name, value) for name, value in message.attributes.items() if name not in changed)
-    head = json.dumps([message.key, attributes, message.publish_time_ms if timed else None])
-    found = hashlib.blake2b(head.encode("utf-8", "surrogatepass"), digest_size=16)
-    found.update(message.payload)
-    return found.digest()
-
-
-def _letter(message: MessageFacts) -> Letter:
-    attributes = message.attributes
-    offset, tries = attributes.get("x-original-topic-offset", ""), attributes.get("x-delivery-attempt", "")
-    timed = "x-original-producer-id" in attributes
-    return Letter(
-        log=message.topic,
-        offset=message.offset,
-        original_log=attributes["x-original-topic"],
-        original_offset=int(offset) if offset.isdecimal() and len(offset) < 19 else None,
-        deliveries=max(1, int(tries)) if tries.isdecimal() and len(tries) < 9 else 1,
-        reason=attributes.get("x-failure-reason", "")[:MAX_REASON_CHARS],
-        digest=digest_of(message, timed=timed),
-        timed=timed,
-    )
 
 
 def _has_reason(letter: Letter, asked: str | None) -> bool:
@@ -155,11 +101,11 @@ async def _letters(context: Context, topic: Topic, subscription: str, *, first: 
                 at = log.next_offset
                 break
             at, left = chunk[-1].offset + 1, left - len(chunk)
-            found += [_letter(each) for each in chunk if _is_of(each, logs, subscription)]
+            found += [letter_of(each) for each in chunk if _is_of(each, logs, subscription)]
         unread += log.next_offset - at
     key = f"{PREFIX}{facts[0].subscription_id}"
     ids = {log.topic: log.topic_id for log in dead}
-    replays = await replays_of(await _remembered(context, key), ids, found)
+    replays = await replays_of(await remembered_replays(context, key), ids, found)
     states = await _states(context, subscription, found, replays)
     return Letters(
         target=target, ids=ids, found=found, unread=unread, states=states, replays=replays, key=key
@@ -172,35 +118,6 @@ def _is_of(message: MessageFacts, logs: Collection[str], subscription: str) -> b
         attributes.get("x-original-topic") in logs
         and attributes.get("x-original-subscription") == subscription
     )
-
-
-async def _remembered(context: Context, key: str) -> list[dict[str, Any]]:
-    """Return the replays of a subscription, oldest first: {call_id, at_ms, principal, topic, topic_id, ranges}."""
-    return _replays(await context.port.read_state(key))
-
-
-async def replays_of(
-    remembered: Sequence[Mapping[str, Any]], ids: Mapping[str, int], found: Sequence[Letter]
-) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Return the replays of each letter that was replayed."""
-    replays: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    by_log: dict[str, list[int]] = defaultdict(list)  # ascending, as they were read
-    for letter in found:
-        by_log[letter.log].append(letter.offset)
-    for each in remembered:
-        await asyncio.sleep(0)
-        if ids.get(each["topic"]) != each["topic_id"]:
-            continue  # of a topic of that name that is gone
-        said = {
-            "call_id": each["call_id"],
-            "at": format_time(each["at_ms"]),
-            "principal": each["principal"],
-        }
-        offsets = by_log[each["topic"]]
-        for start, end in each["ranges"]:
-            for offset in offsets[bisect_left(offsets, start) : bisect_left(offsets, end)]:
-                replays.setdefault((each["topic"], offset), []).append(said)
-    return replays
 
 
 async def _states(
@@ -704,39 +621,7 @@ async def _forget(
                 each["ranges"] = merged((offset, offset + 1) for offset in still)
         return [each for each in remembered if each["ranges"]]
 
-    await _rewrite(context, letters.key, without)
-
-
-async def _rewrite(
-    context: Context, key: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-) -> None:
-    """Change the record of replays, also if other replays of the subscription do so concurrently.
-
-    Raises `Conflict`: others have changed it `MAX_TRIES` times meanwhile.
-    """
-    for left in reversed(range(MAX_TRIES)):
-        item = await context.port.read_state(key)
-        changed = _record(change(_replays(item)))
-        try:
-            await context.port.write_state(
-                {key: changed}, expected={key: None if item is None else item.revision}
-            )
-        except Conflict:
-            if not left:
-                raise
-        else:
-            return
-
-
-def _replays(item: StateItem | None) -> list[dict[str, Any]]:
-    return [] if item is None else list(json.loads(item.value)["replays"])
-
-
-def _record(replays: Sequence[Mapping[str, Any]]) -> bytes:
-    """Encode the notes of replays, oldest first. The oldest go when there are too many."""
-    sizes = accumulate(len(json.dumps(each)) + 2 for each in reversed(replays))
-    gone = sum(size > MAX_RECORD_BYTES for size in sizes)
-    return json.dumps({"version": 1, "replays": replays[gone:]}).encode()
+    await change_replays(context, letters.key, without)
 
 
 @operation(
@@ -795,4 +680,4 @@ async def _remember(context: Context, choice: _Choice) -> None:
         }
         for log, ranges in choice.pinned["letters"].items()
     ]
-    await _rewrite(context, choice.letters.key, lambda remembered: [*remembered, *notes])
+    await change_replays(context, choice.letters.key, lambda remembered: [*remembered, *notes])
