@@ -164,8 +164,8 @@ def test_a_json_path_looks_into_the_value_of_a_message(text: str, left: list[int
     [
         ("$.a:>x", "no number"),
         ("lag:>often", "lag: 'often' is no number"),
-        ("age:>5x", "write age:>5m"),
-        ("foo:>1", "there are topic"),
+        ("age:>5x", "Write age:>5m"),
+        ("foo:>1", "There are topic"),
         ("/[/", "no pattern"),
     ],
 )
