@@ -337,13 +337,16 @@ class TopicAccess:
                 is_moved
                 or left_s <= 0
                 or self._health.draining  # the end of the broker waits for its calls
-                or not any(
-                    topic.broker_url in (away, "") or (self.connect_url is not None and topic.waits_for)
-                    for topic in found[1]
-                )
+                or not any(self._is_away(topic, away) for topic in found[1])
             ):
                 return found
             is_moved = await self._placement.until_moved(found[1], min(left_s, _SLICE_S))
+
+    def _is_away(self, topic: Placed, away: str) -> bool:
+        """Return whether a concrete topic is at no broker, or at the one with this URL."""
+        # The one address can be a broker's own: it says nothing about the owner
+        is_there = topic.broker_url == away if self.connect_url is None else bool(topic.waits_for)
+        return topic.broker_url == "" or is_there
 
     def count_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of a topic that the caller may look up. 0 if it has a log itself."""

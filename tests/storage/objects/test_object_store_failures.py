@@ -99,7 +99,7 @@ class Refused(Exception):
         ("AccountProblem", "disabled", False),
         ("NoSuchBucket", "make the bucket bucket", False),
         ("ExpiredToken", "renew", False),
-        ("SlowDown", "less often", True),
+        ("SlowDown", "limits the rate of calls", True),
         ("InternalError", "tier.endpoint, the network", True),
     ],
 )
