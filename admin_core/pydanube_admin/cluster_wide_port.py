@@ -186,7 +186,7 @@ class ClusterWidePort:
         if owners and None in placed:
             raise _not_all(topic)
         given = named(method, (topic, *arguments), more)
-        away = {each.broker_id: each for each in await self._gone(owners)}
+        away = {each.broker_id: each for each in await self.gone_owners_of(owners)}
         if owners and method in _DIAGNOSES:
             subject = {name: given[name] for name in ("topic", "subscription", "producer") if given.get(name)}
             there = [owner for owner in owners if owner.broker_id not in away]
@@ -207,7 +207,7 @@ class ClusterWidePort:
             )
         return _JOINS[method](await self._each(owners, method, given))
 
-    async def _gone(self, owners: Iterable[BrokerAddress] | None) -> list[GoneOwner]:
+    async def gone_owners_of(self, owners: Iterable[BrokerAddress] | None) -> list[GoneOwner]:
         """Return those owners that are not registered, with their last reports. None: of all owners."""
         missed = await self._port.missed()
         now_s = anyio.current_time()
@@ -231,7 +231,7 @@ class ClusterWidePort:
     ) -> None:
         """Note the topics of the owners that did not answer."""
         silent = [each for broker_id, each in addresses.items() if broker_id not in answered]
-        for gone in await self._gone(silent) if silent else ():
+        for gone in await self.gone_owners_of(silent) if silent else ():
             note_unseen(gone.broker_id, gone.why, gone=gone)
         for each in silent:
             note_topics(each.broker_id, topics[each.broker_id])
@@ -355,7 +355,7 @@ class ClusterWidePort:
         a call ends.
         """
         placed = await self._port.owners(topic)
-        if gone := await self._gone(list(by_id(placed).values())):
+        if gone := await self.gone_owners_of(list(by_id(placed).values())):
             raise gone[0].error(topic)
         count, pauses = len(placed), growing_pauses()
         with anyio.move_on_after(DEADLINE_S):
@@ -545,7 +545,7 @@ class ClusterWidePort:
 
         Brokers that do not answer are noted.
         """
-        for gone in await self._gone(None):
+        for gone in await self.gone_owners_of(None):
             note_unseen(gone.broker_id, gone.why, gone=gone)
         answers: dict[str, dict[str, Any]] = {}
 
@@ -565,7 +565,7 @@ class ClusterWidePort:
         return answers
 
     async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
-        for gone in await self._gone(None):
+        for gone in await self.gone_owners_of(None):
             note_unseen(gone.broker_id, gone.why, gone=gone)
         answers = await self._all(await self._port.members(), method, lambda broker: given)
         if self._own not in answers:  # its lease has expired: it answers with its own state
@@ -582,7 +582,7 @@ class ClusterWidePort:
         answers: dict[str, Any] = {}
         failed: list[ClusterError] = []
         skipped = set()
-        for gone in await self._gone(brokers):
+        for gone in await self.gone_owners_of(brokers):
             skipped.add(gone.broker_id)
             note_unseen(gone.broker_id, gone.why, gone=gone)
 

@@ -93,7 +93,7 @@ MAINTENANCE_S: Final = 5.0
 OFFSET_STEP_MS: Final = 10_000  # what a time service corrects gradually is kept in such steps
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends even later was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
-_LEAVE_S: Final = 3.0  # maximum that a stop waits for the store
+LEAVE_S: Final = 3.0  # maximum that a stop waits for the store
 _RECORD_S: Final = 3.0  # and for the metadata
 
 
@@ -317,7 +317,7 @@ class Broker(BrokerParts):
         self.engine.dead_letters = DeadLetterPublisher(
             self.letters.targets, self.spawn, lambda: self.broker_url
         )
-        await self._bind(stack)
+        await self.bind(stack)
 
     async def _take_topics(self, store: MetadataStore) -> None:
         """Register this broker, adopt the topics that it owns, and begin the journal."""
@@ -370,7 +370,7 @@ class Broker(BrokerParts):
 
     async def _run_tasks(self, store: MetadataStore) -> None:
         """Start the tasks that run until the broker stops."""
-        self.spawn(self._maintain())
+        self.spawn(self.maintain())
         self.spawn(self.following.run())
         self.spawn(self.links.run())
         self.spawn(MetadataSnapshots(store, self.tier, self.ownership.coordinator.leads).run())
@@ -458,7 +458,7 @@ class Broker(BrokerParts):
             return self.journal.abandon()
         await self.journal.close()
 
-    async def _bind(self, stack: contextlib.AsyncExitStack) -> None:
+    async def bind(self, stack: contextlib.AsyncExitStack) -> None:
         server = self.settings.server
         raise_limit()
         room = places(server.connections_per_address)
@@ -577,7 +577,7 @@ class Broker(BrokerParts):
             return
         self.hub.holds = lambda: True  # a client that is still connected is not answered from the disk alone
         is_whole = False
-        with contextlib.suppress(ClusterError), anyio.move_on_after(_LEAVE_S):
+        with contextlib.suppress(ClusterError), anyio.move_on_after(LEAVE_S):
             await self.chain.until_stored(self.journal.durable_lsn)
             is_whole = True
         if not is_whole:
@@ -590,7 +590,7 @@ class Broker(BrokerParts):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    async def _maintain(self) -> None:
+    async def maintain(self) -> None:
         """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes. Errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
             self._keep_list_changes_within, self._time_delays_anew, self._keep_clock_offset, self.port.keep_audit_begin, self.port.keep_silences, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,

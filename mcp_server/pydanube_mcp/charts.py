@@ -120,7 +120,7 @@ def draw_chart(chart: Mapping[str, Any]) -> bytes:
 
 
 def _charts(chart: Mapping[str, Any]) -> list[Chart]:
-    labels = ["now" if age_s <= 0 else f"-{_time(age_s)}" for age_s in chart["age_s"]]
+    labels = ["now" if age_s <= 0 else f"-{age_label(age_s)}" for age_s in chart["age_s"]]
     rates = [Series(name="published", colour=_COLOURS[0], values=chart["publish_rate"])]
     lags = []
     for number, each in enumerate(chart["subscriptions"], start=1):
@@ -140,7 +140,7 @@ def named(name: str, otherwise: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."
 
 
-def _time(seconds: float) -> str:
+def age_label(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

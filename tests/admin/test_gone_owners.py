@@ -85,7 +85,7 @@ async def test_what_could_not_be_read_of_a_gone_owner_is_read_later(monkeypatch:
     owner = [BrokerAddress(broker_id="7", broker_url="", admin_url="")]
 
     async def reported() -> int | None:
-        (found,) = await wide._gone(owner)
+        (found,) = await wide.gone_owners_of(owner)
         return found.reported_at_ms
 
     for _ in range(3):

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-CEILING = 90  # it only falls; `pytest -s` shows where they are
+CEILING = 73  # it only falls; `pytest -s` shows where they are
 # Public in the standard library, though they begin so.
 OF_PYTHON = {"_asdict", "_exit", "_fields", "_getframe", "_replace"}
 

@@ -15,7 +15,7 @@ from mcp.types import ImageContent, TextContent
 from PIL import Image
 from pydanube_admin.operations.topic_chart import MOST_POINTS, rates_of, thinned
 from pydanube_mcp import build_server
-from pydanube_mcp.charts import CHART_URI, MAX_PNG_BYTES, _time, draw_chart, named
+from pydanube_mcp.charts import CHART_URI, MAX_PNG_BYTES, age_label, draw_chart, named
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_subscription, add_topic
@@ -80,7 +80,7 @@ async def test_a_chart_is_figures_and_a_picture(admin_url: str, mode: str, direc
     ],
 )
 def test_times_of_a_chart_are_read_at_a_glance(seconds: float, label: str) -> None:
-    assert _time(seconds) == label
+    assert age_label(seconds) == label
 
 
 async def test_what_is_no_chart_has_no_picture(admin_url: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydanube_core.diagnosis import LagStatus, StuckReason
-from pydanube_spark.reports.balance.page import _figures, _steps
+from pydanube_spark.reports.balance.page import figures_of, next_steps_of
 from pydanube_spark.reports.lag.steps import next_steps
 
 FRESH: dict[str, Any] = {"data_age_s": 5.0}
@@ -103,10 +103,10 @@ def balanced(*moved: str, **more: Any) -> dict[str, Any]:
 
 
 def test_the_figures_of_a_balance_are_in_the_singular_for_one_and_a_dash_where_unknown() -> None:
-    figures = _figures(balanced("/default/a"))
+    figures = figures_of(balanced("/default/a"))
     assert figures[1:4] == [("–", "of 100 points"), ("1", "broker"), ("1", "move would help")]
     assert [value for value, _ in figures[4:]] == ["–", "–"]
-    figures = _figures(
+    figures = figures_of(
         balanced(
             "/default/a", "/default/b", brokers=2, score=80.4, days_to_full_load=0.0, days_to_full_disk=12.6
         )
@@ -116,13 +116,13 @@ def test_the_figures_of_a_balance_are_in_the_singular_for_one_and_a_dash_where_u
 
 
 def test_the_steps_of_a_balance_are_its_moves_then_what_is_full_within_a_month() -> None:
-    move, load, disk = _steps(
+    move, load, disk = next_steps_of(
         balanced("/default/a", days_to_full_load=0.0, days_to_full_disk=29.0), known=True
     )
     assert move.command == "danube topics move /default/a --to-broker 2"
     assert "the processor of the busier of both goes from 90.0 % to 60.0 %" in move.text
     assert load.text == "The bottleneck is 80 % used already: add a broker, or take load away."
     assert disk.text == "The fullest disk is 80 % used in 29 days: add a broker, or take load away."
-    [nothing] = _steps(balanced(days_to_full_load=30.0, days_to_full_disk=None), known=True)
+    [nothing] = next_steps_of(balanced(days_to_full_load=30.0, days_to_full_disk=None), known=True)
     assert nothing.text == "Nothing: it is even"
-    assert len(_steps(balanced(*(f"/default/{number}" for number in range(6))), known=False)) == 5
+    assert len(next_steps_of(balanced(*(f"/default/{number}" for number in range(6))), known=False)) == 5

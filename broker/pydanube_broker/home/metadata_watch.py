@@ -59,7 +59,7 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
     async with anyio.create_task_group() as group:
         group.start_soon(forget_history, store)
         group.start_soon(_notice_replacement, store, data_dir, health)
-        group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
+        group.start_soon(notice_removal, store, BrokerId(data_dir.broker_id), health)
         group.start_soon(_notice_absence, store, data_dir, health)
         group.start_soon(_note_revision, store, data_dir)
         group.start_soon(_ask_after_standstills, store, data_dir, health, health.standstill)
@@ -140,7 +140,7 @@ async def _lost_place(store: EtcdStore, data_dir: DataDir, home: Home) -> Fenced
     return _replacement(await store.get(broker_key(broker_id)), home)
 
 
-async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health) -> None:
+async def notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health) -> None:
     """Watch whether this broker is removed from the cluster."""
     async with aclosing(states_of(store, keys.removed_key(broker_id))) as states:
         async for item in states:

@@ -53,13 +53,13 @@ from pydanube_broker.topics.topic import now_ms
 log = logging.getLogger("pydanube.cluster")
 
 _AT_ONCE: Final = 2_000  # maximum topics of a broker in one `look`
-_READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their reads share requests
+READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their reads share requests
 _SENT_AT_ONCE: Final = 4  # concurrent transactions
 _PREPARED_AT_ONCE: Final = (
     16  # topics of one transaction: six guards and writes each, and three guards for all
 )
 #: from this share of the cluster's topics on, reading the records of all topics is cheaper than single reads
-_MANY: Final = 1 / 4
+MANY: Final = 1 / 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class RemovedBrokers:
         Guards of the transactions hold these records, so they may be older than the transaction.
         """
         found: dict[TopicId, _Read] = {}
-        if len(places) > _READ_AT_ONCE and len(places) >= _MANY * coordinator.placed:
+        if len(places) > READ_AT_ONCE and len(places) >= MANY * coordinator.placed:
             self._objects.unreadable.clear()
             heads = await self._objects.committed_heads({place.topic_id for place in places})
             items, _ = await read_all(self._store, keys.EPOCHS)
@@ -253,7 +253,7 @@ class RemovedBrokers:
                     counter = counter_in(counters, place.topic)
                     found[topic_id] = _Read(head=heads.get(topic_id), counter=counter)
             return found
-        limiter = anyio.CapacityLimiter(_READ_AT_ONCE)
+        limiter = anyio.CapacityLimiter(READ_AT_ONCE)
 
         async def read(place: Assignment) -> None:
             async with limiter:

@@ -59,7 +59,7 @@ class Series:
             return
         rows.extend((time_ms, *values))
         if len(rows) > self.most * width:
-            self._thin(time_ms)
+            self.thin(time_ms)
 
     def column(self, column: int) -> Sequence[int]:
         return self.rows[column :: self.width]
@@ -76,7 +76,7 @@ class Series:
         )
         self.rows = before.rows[:count] + self.rows
 
-    def _thin(self, now_ms: int) -> None:
+    def thin(self, now_ms: int) -> None:
         """Keep the last row of each minute of the last hour, of each 30 minutes of the day before, and of older ones."""
         rows, width = self.rows, self.width
         kept, last = array("q"), None

@@ -40,7 +40,7 @@ _NEVER: Final = Revision(1 << 62)
 _PAUSE_S: Final = 1.0  # pause after an error of the store
 # A record that moves between two tables while they are read is found in one of them by the second reading.
 _READINGS: Final = 2
-_STORE_S: Final = 10.0  # maximum of a change, or of a wait for the watch
+STORE_S: Final = 10.0  # maximum of a change, or of a wait for the watch
 
 
 class Records:
@@ -130,14 +130,14 @@ class Records:
     async def _refresh(self, table: Table[Any], key: str) -> None:
         page = await self._store.range(KeyRange.only(key), limit=1)
         revision = page.items[0].mod_revision if page.items else None
-        with anyio.move_on_after(_STORE_S):
+        with anyio.move_on_after(STORE_S):
             await self._until(page.revision, lambda: table.has(key, revision), at_latest=True)
             return
-        raise MetadataUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
+        raise MetadataUnavailable(f"the watch of the metadata store has brought nothing for {STORE_S:.0f} s")
 
     async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:
         """Wait 10 s at most until `holds()` is true or all events up to the store's revision are applied."""
-        with anyio.move_on_after(_STORE_S):
+        with anyio.move_on_after(STORE_S):
             await self._until(revision, holds, at_latest=True)
 
     async def _until(self, revision: Revision, holds: Callable[[], bool], *, at_latest: bool = False) -> None:
@@ -209,7 +209,7 @@ class Records:
             StoreUnavailable: if it has `outcome: unknown`, the keys are `unsettled`.
         """
         keys = {write.key for write in writes if not isinstance(write, DeleteRange)}
-        with anyio.move_on_after(_STORE_S, shield=True):
+        with anyio.move_on_after(STORE_S, shield=True):
             try:
                 revision = await self._store.transact(writes, guards=guards)
             except StoreUnavailable as error:
@@ -225,7 +225,7 @@ class Records:
             return revision
         self.unsettled |= keys
         raise MetadataUnavailable(
-            f"the metadata store has not answered for {_STORE_S:.0f} s; the change may have happened",
+            f"the metadata store has not answered for {STORE_S:.0f} s; the change may have happened",
             outcome="unknown",
         )
 

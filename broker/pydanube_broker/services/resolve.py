@@ -21,7 +21,7 @@ from pydanube_broker.serving.topic_access import Action, TopicAccess
 WITH_CREATE: Final = frozenset(
     {"partitions", "dispatch_strategy", "schema_subject", "schema_version", "unused_ttl_s"}
 )
-_MOST_WAIT_S: Final = 10.0
+MOST_WAIT_S: Final = 10.0
 _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
 _MOST_GLOBS: Final = 10  # globs among the patterns. Each is compiled, and compared with every topic
@@ -55,7 +55,7 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
     else:
         check_left_out(request, WITH_CREATE, "counts only with create")
         if request.wait_ms:
-            wait_s = min(request.wait_ms / 1000, _MOST_WAIT_S)
+            wait_s = min(request.wait_ms / 1000, MOST_WAIT_S)
             partitioned, topics = await access.placed_away(COLD_CALL, name, request.away, wait_s)
         else:
             partitioned, topics = await access.placed(COLD_CALL, Action.LOOK_UP, name)

@@ -71,19 +71,19 @@ def charted_before(
     last_of = {each["taken_at"] // STEP_MS: each["taken_at"] for each in seen}
     broker = [
         (*totals, unread(totals[0]))
-        for totals in _rises(
+        for totals in rises_of(
             [(each["taken_at"], each["incarnation"], *(each[name] for name in TRAFFIC)) for each in seen]
         )
         if totals[0] >= known_ms and totals[0] == last_of[totals[0] // STEP_MS]
     ]
     return (
-        _packed(broker),
-        {topic_id: _packed(heads) for topic_id, heads in logs.items()},
+        packed_rows(broker),
+        {topic_id: packed_rows(heads) for topic_id, heads in logs.items()},
         {
-            key: _packed(
+            key: packed_rows(
                 (taken, lag, acks)
                 for (_, lag, _), (taken, acks) in zip(
-                    of_one, _rises([(taken, 0, acks) for taken, _, acks in of_one]), strict=True
+                    of_one, rises_of([(taken, 0, acks) for taken, _, acks in of_one]), strict=True
                 )
             )
             for key, of_one in cursors.items()
@@ -91,7 +91,7 @@ def charted_before(
     )
 
 
-def _rises(rows: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+def rises_of(rows: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """Return the time and the totals of each row, shifted so that the last are 0.
 
     Args:
@@ -106,7 +106,7 @@ def _rises(rows: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     return [(taken, *(now - last for now, last in zip(each, totals, strict=True))) for taken, *each in found]
 
 
-def _packed(rows: Iterable[Sequence[int]]) -> bytes:
+def packed_rows(rows: Iterable[Sequence[int]]) -> bytes:
     """Return the last row of each minute, in one array. Of equal values the first row and the last."""
     packed = list[Sequence[int]]()
     for row in {row[0] // STEP_MS: row for row in rows}.values():

@@ -142,7 +142,7 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
 
     monkeypatch.setattr(Arrival, "await_move", at_the_gate)
     monkeypatch.setattr(topic_access, "PATIENCE_S", 90.0)
-    monkeypatch.setattr(resolving, "_MOST_WAIT_S", 90.0)
+    monkeypatch.setattr(resolving, "MOST_WAIT_S", 90.0)
     found: list[str] = []
     topic_id = cluster.owner("t").registry.known(name).topic_id
     async with anyio.create_task_group() as group:

@@ -116,15 +116,13 @@ async def read_all(cluster: SeveralBrokers, name: str, count: int) -> list[bytes
             return [(await anext(reader)).payload for _ in range(count)]
 
 
-@pytest.mark.parametrize(
-    "read_at_once", [removed_brokers._READ_AT_ONCE, 0], ids=["few topics", "many topics"]
-)
+@pytest.mark.parametrize("read_at_once", [removed_brokers.READ_AT_ONCE, 0], ids=["few topics", "many topics"])
 async def test_topic_goes_on_with_all_that_the_chain_has(
     cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_at_once: int
 ) -> None:
     if not read_at_once:  # records of all topics are read together
-        monkeypatch.setattr(removed_brokers, "_READ_AT_ONCE", 0)
-        monkeypatch.setattr(removed_brokers, "_MANY", 0)
+        monkeypatch.setattr(removed_brokers, "READ_AT_ONCE", 0)
+        monkeypatch.setattr(removed_brokers, "MANY", 0)
     owner = cluster.brokers[3]
     for name in ("t", "other"):
         await filled(name, owner)
@@ -360,7 +358,7 @@ async def test_topic_arrives_once_the_chain_of_its_next_owner_has_it(
             raise StoreUnavailable("away")
 
         monkeypatch.setattr(target.chain.store, "create", never)
-        monkeypatch.setattr(broker_module, "_LEAVE_S", 0.1)
+        monkeypatch.setattr(broker_module, "LEAVE_S", 0.1)
         monkeypatch.setattr(
             ChainRecord, "waits", ChainRecord.leaves
         )  # it says nothing about its chain when it dies
@@ -373,7 +371,7 @@ async def test_topic_arrives_once_the_chain_of_its_next_owner_has_it(
 async def test_stopped_broker_whose_chain_is_incomplete_keeps_its_topics(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "_LEAVE_S", 0.2)
+    monkeypatch.setattr(broker_module, "LEAVE_S", 0.2)
     async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
         owner = cluster.brokers[3]
         await filled("t", owner)

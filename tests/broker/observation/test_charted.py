@@ -21,7 +21,7 @@ from pydanube_broker.observation.charted import (
     Series,
 )
 from pydanube_broker.observation.tracks import LogTrack
-from pydanube_broker.telemetry.charted import _packed, _rises
+from pydanube_broker.telemetry.charted import packed_rows, rises_of
 from pydanube_core.interpolation import value_at
 
 from tests.support.waiting import until
@@ -82,13 +82,13 @@ def test_each_round_of_the_first_minutes_is_kept_and_then_one_a_minute() -> None
 
 def test_series_that_grow_together_are_not_thinned_together(monkeypatch: pytest.MonkeyPatch) -> None:
     thinned: Counter[int] = Counter()
-    thin = Series._thin
+    thin = Series.thin
 
     def counted(self: Series, now_ms: int) -> None:
         thinned[now_ms] += 1
         thin(self, now_ms)
 
-    monkeypatch.setattr(Series, "_thin", counted)
+    monkeypatch.setattr(Series, "thin", counted)
     charted = Charted()
     tracks = [LogTrack("t", 0, 0, START_MS) for _ in range(480)]
     for minute in range(300):
@@ -101,14 +101,14 @@ def test_series_that_grow_together_are_not_thinned_together(monkeypatch: pytest.
 
 def test_totals_go_on_over_starts_and_end_with_zero() -> None:
     rows = [(1, 1, 10), (2, 1, 15), (3, 2, 2), (4, 2, 9)]  # time, run, counter
-    assert _rises(rows) == [(1, -14), (2, -9), (3, -7), (4, 0)]
+    assert rises_of(rows) == [(1, -14), (2, -9), (3, -7), (4, 0)]
 
 
 def test_one_row_a_minute_is_packed_and_two_that_repeat() -> None:
     first_ms = START_MS // STEP_MS * STEP_MS
     minutes = enumerate((1, 2, 2, 2, 2, 3))
     rows = [(first_ms + minute * STEP_MS + ms, value) for minute, value in minutes for ms in (0, 20_000)]
-    packed = memoryview(_packed(rows)).cast("q").tolist()
+    packed = memoryview(packed_rows(rows)).cast("q").tolist()
     assert packed[1::2] == [1, 2, 2, 3]
     assert [(time - first_ms) // STEP_MS for time in packed[::2]] == [0, 1, 4, 5]
 

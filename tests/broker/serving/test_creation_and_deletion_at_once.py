@@ -91,7 +91,7 @@ async def test_a_deletion_with_an_unknown_end_takes_no_message_until_it_is_known
     """The store answers after the caller has given up; what was sent meanwhile is in the new topic or refused."""
     await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
     (topic,) = broker.registry.topics
-    monkeypatch.setattr(followed, "_STORE_S", 0.05)
+    monkeypatch.setattr(followed, "STORE_S", 0.05)
     store = broker.registry.catalog.store
     transact = store.transact
 
@@ -128,7 +128,7 @@ async def test_maintenance_goes_on_after_a_failure(
 
     monkeypatch.setattr(broker.retention, "apply", fail)
     monkeypatch.setattr(broker.hub, "collect", lambda: 0)
-    broker.spawn(broker._maintain())
+    broker.spawn(broker.maintain())
     await until(lambda: len(rounds) > 3)
     assert sum("maintenance_failed" in record.message for record in caplog.records) == 1
 

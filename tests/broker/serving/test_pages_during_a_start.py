@@ -51,13 +51,13 @@ async def test_every_page_answers_truthfully_from_the_first_moment(
 
         monkeypatch.setattr(owner, name, looked_at)
 
-    bind = broker._bind
+    bind = broker.bind
 
     async def bound(*arguments: Any) -> None:
         await bind(*arguments)
         await look()
 
-    monkeypatch.setattr(broker, "_bind", bound)
+    monkeypatch.setattr(broker, "bind", bound)
     watched(Registry, "check_journal")
     watched(Journal, "begin")
     async with broker:

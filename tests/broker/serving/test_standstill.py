@@ -127,7 +127,7 @@ async def test_a_broker_that_was_removed_while_it_stood_still_accepts_nothing(
     async def hears_nothing(*_: object) -> None:
         """The watch that would tell of it: what it has to say comes later than the requests that wait."""
 
-    monkeypatch.setattr(metadata_watch, "_notice_removal", hears_nothing)
+    monkeypatch.setattr(metadata_watch, "notice_removal", hears_nothing)
     async with Broker(settings(etcd, tmp_path)) as broker:
         address = EtcdAddress.parse(etcd.url(f"/{tmp_path.name}"))
         async with EtcdStore(EtcdOptions(address=address)) as store:

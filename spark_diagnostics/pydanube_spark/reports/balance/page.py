@@ -32,8 +32,8 @@ def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> ReportPage:
     return ReportPage(
         title="Cluster balance",
         subtitle=as_of_text(report),
-        figures=_figures(summary),
-        steps=_steps(summary, known),
+        figures=figures_of(summary),
+        steps=next_steps_of(summary, known),
         charts=[
             chart
             for chart in (_busiest(rows, labels), *_by_broker(rows, labels))
@@ -134,7 +134,7 @@ def _tables(summary: Mapping[str, Any], known: bool) -> list[TableView]:
     ]
 
 
-def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def figures_of(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     score = summary["score"]
     days, disk = summary.get("days_to_full_load"), summary.get("days_to_full_disk")
     return [
@@ -152,7 +152,7 @@ def _used(value: float, known: bool) -> str:
     return f"{100 * value:.1f} %" if known else f"{value:,.3g}"
 
 
-def _steps(summary: Mapping[str, Any], known: bool) -> list[NextStep]:
+def next_steps_of(summary: Mapping[str, Any], known: bool) -> list[NextStep]:
     """Return the next steps, most useful first."""
     bottleneck = _RESOURCES.get(summary["bottleneck"], "").lower()
     steps = [
