@@ -430,12 +430,12 @@ class Broker(BrokerParts):
         )
         self.observation.alerts.changed = self.events.alert
         self.observation.observe(self.events.take)
-        # A new process for the rows of the last minute would delay the stop, so only a running one is used.
+        # A process that starts for the rows of the last minute would delay the stop by seconds, so only a ready one is used.
         stack.push_async_callback(self._close_telemetry)
         self.spawn(self.telemetry.run(self.observation.recall))
 
     async def _close_telemetry(self) -> None:
-        if self.telemetry is not None and self.tier.child.pid is not None:
+        if self.telemetry is not None and self.tier.child.ready:
             await self.telemetry.aclose([self.events.stopped(now_ms())])
 
     def _open_journal(self) -> Journal:

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import coordinator
 from pydanube_broker.moves import moves
-from pydanube_broker.settings.sections import Data, Journal, Metadata, Server, Settings, Tier
+from pydanube_broker.settings.sections import Data, Journal, Metadata, Server, Settings, Telemetry, Tier
 from pydanube_core.names import TopicName
 
 from tests.support.broker_process import SMALL_SEGMENT_BYTES
@@ -23,6 +23,7 @@ from tests.support.waiting import until
 FREE = Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0)
 QUICK_S = 0.2  # between two looks of the leader, in place of a second or two: tests wait for what it does
 SMALL = Journal(segment_bytes=SMALL_SEGMENT_BYTES)
+NONE = Telemetry(enabled=False)  # with it each broker starts its tier's process: a second of a core
 
 
 class SeveralBrokers:
@@ -53,6 +54,7 @@ class SeveralBrokers:
             journal=SMALL,
             metadata=Metadata(url=self._url),
             tier=Tier(url=str(self._folder / tier)),
+            telemetry=NONE,
         )
 
     async def start(self, n: int) -> None:

@@ -45,6 +45,7 @@ class TierChild:
         self._listener: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._closed = False
+        self.ready = False  # the process has started: a call is not delayed by its imports
         self.deaths = 0
 
     @property
@@ -102,6 +103,7 @@ class TierChild:
             except ClusterError:
                 await self._stop()
                 raise
+            self.ready = True
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -129,6 +131,7 @@ class TierChild:
             self._lost()
 
     def _lost(self) -> None:
+        self.ready = False
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
