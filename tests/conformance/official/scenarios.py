@@ -739,8 +739,10 @@ SCENARIOS: dict[str, Callable[..., Awaitable[None]]] = {
 
 
 async def main() -> None:
-    name, *arguments = sys.argv[1:]
-    await SCENARIOS[name](*arguments)
+    """Run scenarios, several as `a,b`, with their arguments; each has a topic of its own name in the folder `topic`, as `/default/`."""
+    names, url, topic, *arguments = sys.argv[1:]
+    for name in names.split(","):
+        await SCENARIOS[name](url, topic + name if topic.endswith("/") else topic, *arguments)
     say("ok")
 
 
