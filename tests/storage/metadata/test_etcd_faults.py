@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import ipaddress
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -617,3 +618,42 @@ async def test_closing_ends_calls_under_way(relay: Relay) -> None:
         while store.statistics().waiting == 0:
             await anyio.lowlevel.checkpoint()
     assert ended == [ClosedResource]
+
+
+# Leases of busy brokers
+
+
+async def test_renewal_of_a_lease_takes_few_turns_of_a_busy_loop(etcd_member: EtcdMembers) -> None:
+    async with EtcdStore(at(*etcd_member.ports)) as store, anyio.create_task_group() as group:
+        lease = await store.grant_lease(60_000)
+        await store.keep_alive(lease)  # connected
+        turns = 0
+
+        async def work() -> None:
+            nonlocal turns
+            while True:
+                time.sleep(0.05)  # noqa: ASYNC251  # as a thousand short tasks hold the loop
+                turns += 1
+                await asyncio.sleep(0)
+
+        group.start_soon(work)
+        await asyncio.sleep(0)
+        before = turns
+        await store.keep_alive(lease)
+        assert turns - before <= 4, "a turn lasts long while thousands of topics are taken over"
+        group.cancel_scope.cancel()
+
+
+async def test_renewal_of_a_lease_waits_for_no_other_call(relay: Relay) -> None:
+    async with EtcdStore(at(relay.port)) as store, anyio.create_task_group() as group:
+        lease = await store.grant_lease(60_000)
+        await store.keep_alive(lease)
+        relay.holding = True
+        for _ in range(300):  # more than are sent at once
+            group.start_soon(store.transact, [Put("/a", b"b")])
+        await until(lambda: bool(relay.held))
+        (bulk,) = {writer for writer, _ in relay.held}
+        group.start_soon(store.keep_alive, lease)
+        await until(lambda: any(writer is not bulk for writer, _ in relay.held))
+        group.cancel_scope.cancel()
+        relay.holding = False

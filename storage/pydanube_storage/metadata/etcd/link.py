@@ -6,13 +6,18 @@ caller decides by its guards.
 
 A stopped or partitioned member with an open connection is detected by a call's deadline, and by the connection's pings
 within `_PING_S + _PING_ANSWER_S`, which end its watches.
+
+Renewals of leases have a connection and a thread of their own. A call through the event loop takes about ten of its
+turns. While the loop is busy that can last for seconds, and a broker would lose its lease by its own work. A renewal
+takes three turns, waits for no slot, and follows no bulk transaction on its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import AsyncExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -62,19 +67,23 @@ assert _PING_S + _PING_ANSWER_S < 10, "a watch that hears nothing is noticed wit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One method of etcd's API. `repeatable`: calling it twice has the effect of once."""
+    """One method of etcd's API. `repeatable`: calling it twice has the effect of once.
+
+    `own_road`: it is called from a thread, on a connection of its own.
+    """
 
     path: str
     request: Any
     answer: Any
     repeatable: bool
     stream: bool = False
+    own_road: bool = False
 
 
-def _method(path: str, request: Any, answer: Any, *, repeatable: bool = True, stream: bool = False) -> Method:
+def _method(path: str, request: Any, answer: Any, **more: bool) -> Method:
     """Return a method of etcd's API by its service and name."""
     full = f"/etcdserverpb.{path}"
-    return Method(path=full, request=request, answer=answer, repeatable=repeatable, stream=stream)
+    return Method(path=full, request=request, answer=answer, **{"repeatable": True, **more})
 
 
 RANGE: Final = _method("KV/Range", pb.RangeRequest, pb.RangeResponse)
@@ -88,23 +97,32 @@ LEASE_REVOKE: Final = _method(
     "Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse, repeatable=False
 )
 LEASE_KEEP_ALIVE: Final = _method(
-    "Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse, stream=True
+    "Lease/LeaseKeepAlive",
+    pb.LeaseKeepAliveRequest,
+    pb.LeaseKeepAliveResponse,
+    stream=True,
+    own_road=True,
 )
 WATCH: Final = _method("Watch/Watch", pb.WatchRequest, pb.WatchResponse, stream=True)
 _AUTHENTICATE: Final = _method("Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
 
 
 class _Member:
-    """One member: its channel, which reconnects automatically, and its prepared calls."""
+    """One member: its channels, which reconnect automatically, and its prepared calls.
 
-    def __init__(self, address: str, channel: Any) -> None:
+    `own_road`: a channel of the blocking API, for methods that are called from a thread.
+    """
+
+    def __init__(self, address: str, channel: Any, own_road: Any) -> None:
         self.address = address
         self.channel = channel
+        self.own_road = own_road
         self._calls: dict[str, Any] = {}
 
     def callable(self, method: Method) -> Any:
         if method.path not in self._calls:
-            make = self.channel.stream_stream if method.stream else self.channel.unary_unary
+            channel = self.own_road if method.own_road else self.channel
+            make = channel.stream_stream if method.stream else channel.unary_unary
             self._calls[method.path] = make(
                 method.path,
                 request_serializer=method.request.SerializeToString,
@@ -142,6 +160,7 @@ class EtcdLink:
         self._members: list[_Member] = []
         self._current = 0
         self._slots = anyio.Semaphore(_CALLS_AT_ONCE)
+        self._thread = ThreadPoolExecutor(1, "etcd-lease")
         self._token: str | None = None
         self._open_mode = options.user is None  # no user is set, or etcd's authentication is off
         self._authenticating = anyio.Lock()
@@ -150,6 +169,7 @@ class EtcdLink:
 
     async def __aenter__(self) -> Self:
         try:
+            import grpc
             from grpc import aio
         except ImportError as error:
             raise MissingExtra(
@@ -157,13 +177,17 @@ class EtcdLink:
                 extra="cluster",
             ) from error
         credentials = self._credentials()
+        self._stack.callback(self._thread.shutdown, wait=False)
         for address in self._options.address.endpoints:
-            if credentials is None:
-                channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            else:
-                channel = aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+            channel, own_road = (
+                api.insecure_channel(address, options=CHANNEL_OPTIONS)
+                if credentials is None
+                else api.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+                for api in (aio, grpc)
+            )
             self._stack.push_async_callback(channel.close, None)
-            self._members.append(_Member(address, channel))
+            self._stack.callback(own_road.close)  # ends a call under way
+            self._members.append(_Member(address, channel, own_road))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -197,7 +221,7 @@ class EtcdLink:
         self.waiting += 1
         try:
             with anyio.move_on_after(timeout_s):
-                async with self._slots:
+                async with nullcontext() if method.own_road else self._slots:
                     while True:
                         member = self._members[self._current]
                         try:
@@ -221,17 +245,38 @@ class EtcdLink:
         self, member: _Member, method: Method, request: Any, deadline: float, patience_s: float
     ) -> Any:
         """Call one member and wait `patience_s` for its answer, which leaves time for another member."""
-        await member.connect(min(_CONNECT_S, patience_s))
+        if not method.own_road:
+            await member.connect(min(_CONNECT_S, patience_s))
         for is_last in (False, True):
             token = await self._authenticated(member)
             try:
                 left_s = max(deadline - anyio.current_time(), 0.001)
-                return await _send(member, method, request, min(left_s, patience_s), _metadata(token))
+                return await self._send(member, method, request, min(left_s, patience_s), _metadata(token))
             except Refused as refused:
                 if not refused.stale_token or is_last or self._open_mode:
                     raise
                 self.forget_token(token)
         raise AssertionError("unreachable")
+
+    async def _send(
+        self,
+        member: _Member,
+        method: Method,
+        request: Any,
+        timeout_s: float,
+        metadata: tuple[tuple[str, str], ...],
+    ) -> Any:
+        """Send one request and return its answer. Raises `Refused` or the error translated by `judge`."""
+        calling = member.callable(method)
+        if not method.own_road:
+            return await of_grpc(calling(request, timeout=timeout_s, metadata=metadata))
+        loop = asyncio.get_running_loop()
+        answer = await of_grpc(
+            loop.run_in_executor(self._thread, _first_answer, calling, request, timeout_s, metadata)
+        )
+        if answer is None:
+            raise Refused("ended the call without an answer", seen=Seen.MAYBE)
+        return answer
 
     async def open_watch(self, request: pb.WatchRequest) -> tuple[_Member, Any]:
         """Open a watch on the current member and return that member and the stream.
@@ -269,7 +314,7 @@ class EtcdLink:
             if self._token is None and not self._open_mode:
                 request = pb.AuthenticateRequest(name=self._options.user, password=self._options.password)
                 try:
-                    answer = await _send(member, _AUTHENTICATE, request, self._options.timeout_s / 2, ())
+                    answer = await self._send(member, _AUTHENTICATE, request, self._options.timeout_s / 2, ())
                     self._token = answer.token
                 except Refused as refused:
                     if not refused.no_authentication:
@@ -313,21 +358,15 @@ async def of_grpc(awaitable: Awaitable[Any]) -> Any:
         raise judge(error) from error
 
 
-async def _send(
-    member: _Member, method: Method, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...]
-) -> Any:
-    """Send one request and return its answer. Raises `Refused` or the error translated by `judge`."""
-    calling = member.callable(method)
-    if not method.stream:
-        return await of_grpc(calling(request, timeout=timeout_s, metadata=metadata))
-    stream = calling([request], timeout=timeout_s, metadata=metadata)
+def _first_answer(
+    call: Any, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...]
+) -> Any | None:
+    """Return the first answer of a stream of the blocking API, None if it ended without one. Runs in a thread."""
+    stream = call(iter((request,)), timeout=timeout_s, metadata=metadata)
     try:
-        answer = await of_grpc(stream.read())
+        return next(stream, None)
     finally:
         stream.cancel()
-    if not isinstance(answer, method.answer):  # the end of the stream
-        raise Refused("ended the call without an answer", seen=Seen.MAYBE)
-    return answer
 
 
 def _metadata(token: str | None) -> tuple[tuple[str, str], ...]:
