@@ -52,5 +52,32 @@ def test_everything_is_looked_at_once_half_as_much_was_added(
     assert watched() is None
 
 
+def test_everything_is_looked_at_once_the_process_is_less_busy(
+    found: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "LEAST", 0)
+    kept = [Ring() for _ in range(gc.get_freeze_count())]
+    found.collect()
+    watched = weakref.ref(kept[0])
+    kept.clear()
+    found.collect(is_busy=True)
+    assert watched() is not None, "a full round stops the process for long"
+    found.collect()
+    assert watched() is None
+
+
+def test_busy_process_waits_for_a_full_round_no_longer_than_its_bound(
+    found: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "LEAST", 0)
+    monkeypatch.setattr(collecting, "WAITS_S", 0.0)
+    kept = [Ring() for _ in range(gc.get_freeze_count())]
+    found.collect(is_busy=True)
+    watched = weakref.ref(kept[0])
+    kept.clear()
+    found.collect(is_busy=True)
+    assert watched() is None
+
+
 def test_the_oldest_generation_is_left_to_it(found: Collecting) -> None:
     assert gc.get_threshold() == collecting.THRESHOLDS
