@@ -127,6 +127,7 @@ class Coordinator:
         self._changes = 0  # of assignments and members, as they are watched
         self.moving: set[TopicId] = set()  # topics with a move in progress
         self.failed: set[TopicId] = set()  # topics whose last move was cancelled
+        self.member_came: Callable[[], None] = lambda: None  # called when a broker has registered
         self.member_gone: Callable[[], None] = lambda: None  # called when a broker is no longer registered
         # While this broker leads: lost brokers whose topics are taken over
         self.taken_over: Mapping[BrokerId, TakenOver] = {}
@@ -609,6 +610,8 @@ class Coordinator:
         self._members[broker_id] = after
         if before is None or before.load != after.load:
             self._topics_then[broker_id] = self._heading[broker_id]
+        if before is None:
+            self.member_came()
 
 
 def _wall_ms() -> int:

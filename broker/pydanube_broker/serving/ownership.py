@@ -83,6 +83,7 @@ class Ownership:
         self._memory = memory  # nothing outlives the process
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self._arrivals: dict[TopicId, anyio.Event] = {}  # topics with callers that wait for their next owner
+        self.waits: set[anyio.CancelScope] = set()  # of callers that `look_again` has check again
 
     @asynccontextmanager
     async def opened(
@@ -119,6 +120,7 @@ class Ownership:
             seen=seen,
             journal=journal,
         )
+        coordinator.member_came = self.look_again
         async with coordinator:
             self.coordinator = coordinator
             self._hub.connections = numbers_of(coordinator.membership.registration.incarnation)
@@ -198,6 +200,11 @@ class Ownership:
             place.epoch == epoch or self.is_between(topic_id)
         ):
             await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
+
+    def look_again(self) -> None:
+        """End `waits`, so that their callers check again: a broker has registered, or this one ends."""
+        for scope in self.waits:
+            scope.cancel()
 
     def is_between(self, topic_id: TopicId) -> bool:
         """Return whether a topic is moving and not served anywhere yet."""

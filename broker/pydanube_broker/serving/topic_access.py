@@ -47,7 +47,6 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 _ASKING: Final = 8  # concurrent reads of unknown names
 PATIENCE_S: Final = 1.0  # seconds to wait for a moving topic, after which the caller retries
-_SLICE_S: Final = 2.0  # seconds after which a waiting look-up checks whether the broker ends
 _MOST_ASKING: Final = 256  # waiting reads. Beyond that, a flood of unknown names is answered from the index
 
 
@@ -178,24 +177,33 @@ class Placement:
                     await ownership.until_placed(each.topic_id)
 
     async def until_moved(self, topics: Sequence[Placed], wait_s: float) -> bool:
-        """Wait until one of these topics is served in another epoch than when it was placed. False after `wait_s`.
+        """Wait until one of these topics is served in another epoch than when it was placed.
 
-        For a topic that is being handed over: until it is served.
+        For a topic that is being handed over: until it is served. Thousands of clients may wait for the topics of a lost
+        broker, so nothing is checked meanwhile.
+
+        Returns:
+            False after `wait_s`, and when the caller has to check again (`Ownership.look_again`).
         """
+        waits = self._registry.ownership.waits
         if not self._registry.ownership.several:
             return True
         with anyio.move_on_after(wait_s) as scope:
-            if len(topics) == 1:  # thousands of clients may wait for the topics of a lost broker
-                await self._until_moved(topics[0])
-                return True
-            async with anyio.create_task_group() as group:
+            waits.add(scope)
+            try:
+                if len(topics) == 1:
+                    await self._until_moved(topics[0])
+                    return True
+                async with anyio.create_task_group() as group:
 
-                async def until(topic: Placed) -> None:
-                    await self._until_moved(topic)
-                    group.cancel_scope.cancel()
+                    async def until(topic: Placed) -> None:
+                        await self._until_moved(topic)
+                        group.cancel_scope.cancel()
 
-                for topic in topics:
-                    group.start_soon(until, topic)
+                    for topic in topics:
+                        group.start_soon(until, topic)
+            finally:
+                waits.discard(scope)
         return not scope.cancelled_caught
 
     async def _until_moved(self, topic: Placed) -> None:
@@ -340,7 +348,7 @@ class TopicAccess:
                 or not any(self._is_away(topic, away) for topic in found[1])
             ):
                 return found
-            is_moved = await self._placement.until_moved(found[1], min(left_s, _SLICE_S))
+            is_moved = await self._placement.until_moved(found[1], left_s)
 
     def _is_away(self, topic: Placed, away: str) -> bool:
         """Return whether a concrete topic is at no broker, or at the one with this URL."""

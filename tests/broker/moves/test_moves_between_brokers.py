@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from pydanube_broker.moves import moves
 from pydanube_broker.services import resolve as resolving
 from pydanube_broker.services.resolve import resolve
 from pydanube_broker.serving import topic_access
-from pydanube_broker.serving.topic_access import Placement
+from pydanube_broker.serving.topic_access import Placed, Placement
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic
 from pydanube_core.errors import ClusterError, Conflict, DiskFull, InvalidArgument
@@ -179,6 +180,38 @@ async def test_caller_that_did_not_reach_the_owner_hears_at_once_where_its_topic
     other = pb.ResolveRequest(topic="t", away=owner.broker_url, wait_ms=3_600_000).SerializeToString()
     answer = pb.ResolveResponse.FromString(await resolve(asked.access, asked.registry, other))
     assert answer.partitions[0].broker_url == target.broker_url, "without a wait"
+
+
+async def test_waiting_look_up_costs_nothing_until_something_changes(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves_name("t"))
+    owner, asked = cluster.owner("t"), cluster.others("t")[0]
+    looks, parts = 0, Placement.parts
+
+    def counted(self: Placement, name: TopicName) -> tuple[bool, Sequence[Placed]]:
+        nonlocal looks
+        looks += 1
+        return parts(self, name)
+
+    monkeypatch.setattr(Placement, "parts", counted)
+    request = pb.ResolveRequest(topic="t", away=owner.broker_url, wait_ms=2_500).SerializeToString()
+    await resolve(asked.access, asked.registry, request)
+    assert looks == 2, "at its begin and its end: thousands of clients of a lost broker wait"
+
+
+async def test_broker_that_ends_answers_waiting_look_ups_at_once(cluster: SeveralBrokers) -> None:
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves_name("t"))
+    owner, asked = cluster.owner("t"), cluster.others("t")[0]
+    request = pb.ResolveRequest(topic="t", away=owner.broker_url, wait_ms=10_000).SerializeToString()
+    async with anyio.create_task_group() as group:
+        group.start_soon(resolve, asked.access, asked.registry, request)
+        await until(lambda: bool(asked.registry.ownership.waits))
+        await asked.drain(1.0)
+        with anyio.fail_after(5.0):
+            await until(lambda: not asked.registry.ownership.waits)
 
 
 async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_it_is_activated(
