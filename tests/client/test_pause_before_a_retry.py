@@ -87,6 +87,19 @@ async def test_it_ends_when_a_topic_without_an_owner_has_one() -> None:
         await waiting
 
 
+async def test_nothing_is_opened_after_a_wait_that_has_found_no_owner() -> None:
+    connections, broker = asking()
+    broker.there = ""
+    broker.may.set()
+    await connections.pause("/default/t", NoOwner("no broker"), 0.3, 0.3)
+    asked = len(broker.asked)
+    with pytest.raises(NoOwner, match="/default/t is not served by any broker"):
+        await connections.locate("/default/t")
+    assert len(broker.asked) == asked
+    await connections.locate("/default/t")
+    assert len(broker.asked) == asked + 1, "looked up again"
+
+
 async def test_it_lasts_while_the_topic_has_not() -> None:
     connections, broker = asking()
     broker.may.set()

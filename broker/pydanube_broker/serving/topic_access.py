@@ -351,10 +351,11 @@ class TopicAccess:
             is_moved = await self._placement.until_moved(found[1], left_s)
 
     def _is_away(self, topic: Placed, away: str) -> bool:
-        """Return whether a concrete topic is at no broker, or at the one with this URL."""
+        """Return whether a concrete topic is at no broker, at the one with this URL, or here and not served yet."""
         # The one address can be a broker's own: it says nothing about the owner
         is_there = topic.broker_url == away if self.connect_url is None else bool(topic.waits_for)
-        return topic.broker_url == "" or is_there
+        is_between = self._registry.ownership.is_between(TopicId(topic.topic_id))
+        return topic.broker_url == "" or is_there or is_between
 
     def count_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of a topic that the caller may look up. 0 if it has a log itself."""

@@ -36,7 +36,9 @@ WATCHED_S: Final = 0.25  # a pause of this length or more ends early if the topi
 LEAST_PAUSE_S: Final = 0.02
 LATE_S: Final = 5.0  # for an answer after its wait is over: the broker may be busy with all clients
 WAITED_SHARE: Final = 0.8  # of the time left, for which a broker is asked to wait: its answer takes time, too
-UNSERVED_S: Final = 5.0  # a pause while no broker serves the topic
+UNSERVED_S: Final = (
+    10.0  # a pause while no broker serves the topic. A broker answers after so long at the latest
+)
 MOST_KNOWN: Final = 64  # brokers that are tried in turn
 MOST_NAMED: Final = 10_000  # topics whose owners were named by errors
 
@@ -190,12 +192,20 @@ class Connections:
         return response
 
     async def locate(self, concrete_topic: str) -> Transport:
-        """Return the transport to the topic's owner, looked up for each connection because the topic may have moved."""
+        """Return the transport to the topic's owner, looked up for each connection because the topic may have moved.
+
+        Raises `NoOwner` if the pause before this retry has ended without an owner: no broker could open the topic.
+        """
         found = self._owners.pop(concrete_topic, None)
         if found is None:
             await self._resolve(pb.ResolveRequest(topic=concrete_topic))
             found = self._owners.pop(concrete_topic, (self.url, ""))
         url, waits_for = found
+        if not url:
+            raise NoOwner(
+                f"topic {concrete_topic} is not served by any broker yet: try again in a moment",
+                topic=concrete_topic,
+            )
         return GoneOwner(self.to(url), concrete_topic, waits_for) if waits_for else self.to(url)
 
     async def pause(
@@ -260,6 +270,8 @@ class Connections:
             if any(each.broker_url and (each.broker_url != away or is_back) for each in response.partitions):
                 return True
             is_unserved = any(each.waits_for or not each.broker_url for each in response.partitions)
+            if not any(each.broker_url for each in response.partitions):
+                self._owners[topic] = "", ""  # to open it at the broker that was asked costs both time
             # A broker bounds the wait. One that does not wait at all is asked ever more rarely.
             answered_s = time.monotonic()
             if answered_s < asked_s + gap_s:
