@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 from pydanube import Client, ClusterError, Compression, Consumer, Retry, connect
 from pydanube_core.errors import Unavailable
 
@@ -22,7 +23,8 @@ PATIENCE = Retry(max_elapsed_s=600, initial_s=0.02, max_delay_s=0.2)
 class Load:
     """The clients of one scenario. `progressed` is called after every acknowledgement.
 
-    `pause_s`: between two sends of a producer; 0: as quickly as it goes.
+    `pause_s`: between two sends of a producer; 0: as quickly as it goes. `room`: waited for before a send, so that a test
+    on a slow machine sends no more than on a quick one.
     """
 
     url: str
@@ -30,6 +32,7 @@ class Load:
     progressed: Callable[[], None] = lambda: None
     stopping: bool = False
     pause_s: float = 0.0
+    room: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
 
     def stop(self) -> None:
         """Producers end once what they handed over is answered."""
@@ -53,7 +56,7 @@ class Load:
                 outcome.acknowledged[stamp.number] = receipt.offset
                 outcome.partition[stamp.number] = receipt.partition
                 self.progressed()
-                await anyio.sleep(self.pause_s)
+                await self._between()
 
     async def bursts(
         self, name: str, topic: str, seed: object, *, style: str = "full", compression: Compression = "none"
@@ -88,7 +91,7 @@ class Load:
                     outcome.acknowledged[number] = receipt.offset
                     outcome.partition[number] = receipt.partition
                 self.progressed()
-                await anyio.sleep(self.pause_s)
+                await self._between()
 
     async def batches(
         self,
@@ -130,6 +133,11 @@ class Load:
                         else:  # which message went where, the summary does not say
                             outcome.acknowledged.update(dict.fromkeys(numbers))
                         self.progressed()
+                        await self._between()
+
+    async def _between(self) -> None:
+        await anyio.sleep(self.pause_s)
+        await self.room()
 
     def _failed(self, name: str, numbers: list[int], error: ClusterError) -> None:
         outcome = self.history.producers[name]

@@ -98,15 +98,22 @@ def ends(broker: BrokerProcess, topic: str) -> dict[str, int]:
 
 
 def until_copied(source: BrokerProcess, destination: BrokerProcess, *topics: str) -> Mapping[str, int]:
-    """Wait until the mirrors of these topics end where the source's topics do, and return the ends."""
+    """Wait until the mirrors of these topics end where the source's topics do, and return the ends.
 
-    def look() -> dict[str, int] | None:
+    Fails when no mirror has grown for `DEADLINE_S`: however long the copy takes, it is not late while it goes on.
+    """
+    here: dict[str, int] = {}
+    grew_s = time.monotonic()
+    while True:
         there = {log: end for topic in topics for log, end in ends(source, topic).items()}
-        here = {log: end for topic in topics for log, end in ends(destination, topic).items()}
-        return there if there == here else None
-
-    found: Mapping[str, int] = until(f"copies of {', '.join(topics)}", look)
-    return found
+        before, here = here, {log: end for topic in topics for log, end in ends(destination, topic).items()}
+        if here and here == there:
+            return here
+        now_s = time.monotonic()
+        if here != before:
+            grew_s = now_s
+        assert now_s - grew_s < DEADLINE_S, f"no mirror grew for {DEADLINE_S:g} s: {here} of {there}"
+        time.sleep(0.05)
 
 
 def topic_ids(broker: BrokerProcess, topic: str) -> dict[str, int]:
@@ -120,7 +127,11 @@ def topic_ids(broker: BrokerProcess, topic: str) -> dict[str, int]:
 
 
 def check_equal_bytes(source: BrokerProcess, destination: BrokerProcess, *topics: str) -> int:
-    """Kill both brokers, and compare their journals: each batch of a mirror is the source's. Return the batches that both have."""
+    """Kill both brokers, and compare their journals: a mirror has the batches of its source. Return their number.
+
+    Neither may have deleted a segment, as it does once all of its messages are in objects. With more than eight sealed
+    segments a broker flushes at any size.
+    """
     there = {log: number for topic in topics for log, number in topic_ids(source, topic).items()}
     here = {log: number for topic in topics for log, number in topic_ids(destination, topic).items()}
     assert there.keys() == here.keys()
@@ -130,9 +141,9 @@ def check_equal_bytes(source: BrokerProcess, destination: BrokerProcess, *topics
     for log, number in here.items():
         originals = stored_batches(source.data_dir, there[log])
         copies = stored_batches(destination.data_dir, number)
-        # A segment is deleted once all of its messages are in the object store, on each side at another time, and not
-        # always the oldest one first. That the mirror has every message is seen by reading both.
-        for offset in originals.keys() & copies.keys():
-            assert copies[offset] == originals[offset], f"{log}: another batch at offset {offset}"
-        count += len(originals.keys() & copies.keys())
+        assert min(originals, default=0) == min(copies, default=0) == 0, f"{log}: a segment was deleted"
+        assert copies.keys() == originals.keys(), log
+        for offset, batch in copies.items():
+            assert batch == originals[offset], f"{log}: another batch at offset {offset}"
+        count += len(copies)
     return count
