@@ -435,3 +435,8 @@ async def test_who_makes_a_link_needs_the_rights_of_what_it_writes(tmp_path: Pat
         await locked.call("admin", "bindings.create", **subjects | {"binding": "m", "roles": "modes"})
         made = {"link": "eu", "source": "danube://127.0.0.1:1", "topics": "/shop/orders", "rename": "eu-"}
         assert await locked.code("mallory", "links.create", made) == ""
+        await give(locked, "mallory", "making", "namespace", "elsewhere")
+        assert await permission("/elsewhere/*", link="us") == "namespaces:create", "the brokers would make it"
+        await locked.call("admin", "namespaces.create", namespace="elsewhere")
+        made = {"link": "us", "source": "danube://127.0.0.1:1", "topics": "/elsewhere/*"}
+        assert await locked.code("mallory", "links.create", made) == ""

@@ -20,7 +20,8 @@ from pydanube_core.links import (
     link_key,
     source_urls,
 )
-from pydanube_core.security.permissions import Scope
+from pydanube_core.security.identity import current_identity
+from pydanube_core.security.permissions import Resource, Scope
 from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import counted, format_time
 
@@ -338,14 +339,23 @@ async def _created(context: Context, request: CreateLinkRequest) -> tuple[LinkRe
     made = _made(request, context.now_ms())
     if made.roles:
         await _check_names_of_roles(context, made)
-    await _check_holds_all(context, made)
+    await _check_rights(context, made)
     return None, made
 
 
-async def _check_holds_all(context: Context, record: LinkRecord) -> None:
-    """Check that the caller of a link that mirrors roles holds every right: the source decides which come."""
+async def _check_rights(context: Context, record: LinkRecord) -> None:
+    """Check the rights of a link's maker that depend on more than the request (`permission.needs` has the others).
+
+    The brokers make the missing namespaces of its mirrors. If it mirrors roles, its maker needs every right, because
+    the source decides which come.
+    """
     if record.roles:
         check_holds(context, (await stored_grants(context)).grants, "admin", Scope.CLUSTER, "")
+    if (locks := context.port.locks) is None:
+        return
+    present = {facts.namespace for facts in await context.port.namespaces()}
+    for missing in sorted({TopicPattern.parse(each).namespace for each in record.topics} - present):
+        locks.check(current_identity.get(), "namespaces:create", Resource(missing))
 
 
 async def _check_names_of_roles(context: Context, record: LinkRecord) -> None:
@@ -446,7 +456,7 @@ async def forecast_delete(context: Context, request: LinkRequest) -> Forecast:
 
 async def undo_delete(context: Context, request: LinkRequest, done: Done) -> Undo:
     if (before := RECORDS.before(done)) is not None:
-        await _check_holds_all(context, before)
+        await _check_rights(context, before)
     return await RECORDS.undo(context, request.link, None, done)
 
 
