@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from pydanube_core.batch import MAX_BATCH_BYTES, BatchView, read_broker_part
@@ -28,15 +28,16 @@ from pydanube_core.errors import (
     Unauthenticated,
 )
 from pydanube_core.links import LinkRecord, MirrorFacts
+from pydanube_core.names import MAX_CLIENT_NAME_CHARS
 
-from pydanube_broker.copying.messages import Marks
+from pydanube_broker.copying.messages import Marks, SessionMark
 from pydanube_broker.copying.piece import Buffer, Piece
 from pydanube_broker.copying.target import Copies
 from pydanube_broker.links.cursors import reaches, up_to
 from pydanube_broker.links.mirror import COPYING, SOURCE_DELETED
 from pydanube_broker.slices import Slices
 from pydanube_broker.subscription.cursor import CursorSnapshot, decode_snapshot
-from pydanube_broker.topics.producers import Opening
+from pydanube_broker.topics.producers import MAX_PRODUCERS, Opening
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.links")
@@ -111,6 +112,7 @@ class Pull:
         self._error: ClusterError | None = None
         self._missing = NotThere(PAUSED, None) if link.paused else None
         self._gap: tuple[int, int] | None = None
+        self._opened = 0, 0  # a second of the monotonic clock, and the sessions that were taken in it
         self._at = 0  # where the source's next piece begins
         self._marked_at_ms = 0  # when the source last sent its marks, or a look found it still there
 
@@ -178,12 +180,34 @@ class Pull:
         start = min(marks.start, topic.state.next_offset)
         if start > topic.start_offset:
             topic.trim(start)
-        for each in marks.sessions:
-            topic.take_session(Opening(each.producer_id, each.epoch, each.token, each.name))
+        self._take_sessions(marks.sessions)
         for name, cursor in cursors.items():
             if name in topic.subscriptions or name in self.cursors or len(self.cursors) < MOST_CURSORS:
                 self.cursors[name] = cursor
         self.place_cursors()
+
+    def _take_sessions(self, sessions: Sequence[SessionMark]) -> None:
+        """Take producer sessions of the source. Raises `CorruptObject`: they are more than any producers open.
+
+        Each writes a record into the journal, and the topic keeps the newest `MAX_PRODUCERS`.
+        """
+        if any(len(each.name) > MAX_CLIENT_NAME_CHARS for each in sessions):
+            raise CorruptObject(
+                f"the source sent a session's name of more than {MAX_CLIENT_NAME_CHARS} characters"
+            )
+        second, opened = self._opened
+        now_second = int(time.monotonic())
+        if second != now_second:
+            opened = 0
+        for each in sessions[-MAX_PRODUCERS:]:
+            if not self.topic.take_session(Opening(each.producer_id, each.epoch, each.token, each.name)):
+                continue
+            opened += 1
+            self._opened = now_second, opened
+            if opened > MAX_PRODUCERS:
+                raise CorruptObject(
+                    f"the source opened more than {MAX_PRODUCERS} producer sessions of the topic within a second"
+                )
 
     def place_cursors(self) -> None:
         """Bring the mirrored subscriptions to the source's cursors, as far as their messages are copied and durable."""

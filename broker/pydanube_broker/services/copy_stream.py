@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pydanube_core.errors import ClusterError, InvalidArgument, Unavailable
+from google.protobuf.message import DecodeError
+from pydanube_core.errors import ClusterError, CorruptObject, InvalidArgument, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.grpc_wire import Headers, MessageReader, WireError, decode_metadata, frame
 from pydanube_core.services import STREAM
@@ -142,6 +143,18 @@ class LinkWire(BrokerCall):
                     self._answers.answered(_decode_answer(message))
         except WireError as error:
             self.on_lost(str(error), untouched=False)
+        except (
+            DecodeError
+        ) as error:  # raised into the connection, it would end the streams of all other calls
+            if self._link is not None and self._stream is not None:
+                self._link.cancel(self._stream)
+            self._end(
+                CorruptObject(
+                    f"the broker at {self.url} sent an answer that cannot be read ({error!s:.200}). It has to run pydanube of "
+                    "this version",
+                    broker=self.url,
+                )
+            )
         if ended:
             self.on_lost(NO_STATUS, untouched=False)
 

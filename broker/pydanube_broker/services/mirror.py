@@ -278,7 +278,10 @@ class SourceCluster:
         for start in range(0, len(named), MOST_FENCED):
             fence = pb.Fence(cluster=cluster, logs=named[start : start + MOST_FENCED])
             request = pb.MirroredRequest(fence=fence).SerializeToString()
-            answer = pb.MirroredResponse.FromString(await self._ask(url, request))
+            try:
+                answer = pb.MirroredResponse.FromString(await self._ask(url, request))
+            except DecodeError as error:
+                raise _unreadable(url, error) from error
             found |= {each.topic: each.end if each.HasField("end") else each.why for each in answer.fenced}
         return found
 
@@ -323,10 +326,14 @@ def decode_mirrored(data: bytes, url: str) -> Mirrored:
     try:
         return _decode(pb.MirroredResponse.FromString(data))
     except (ClusterError, DecodeError, ValueError, TypeError, RecursionError) as error:
-        raise Unavailable(
-            f"the list of the broker at {url} cannot be read: {error!s:.200}. A source is a pydanube cluster of this version",
-            broker=url,
-        ) from error
+        raise _unreadable(url, error) from error
+
+
+def _unreadable(url: str, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"the list of the broker at {url} cannot be read: {error!s:.200}. A source is a pydanube cluster of this version",
+        broker=url,
+    )
 
 
 def _decode(answer: pb.MirroredResponse) -> Mirrored:

@@ -305,12 +305,17 @@ class Topic:
         self._unsafe.append((lsn, end))
         self._appended(lsn)
 
-    def take_session(self, session: Opening) -> None:
-        """Take a producer session of the source, so that its producer may go on here after a fail-over."""
+    def take_session(self, session: Opening) -> bool:
+        """Take a producer session of the source, so that its producer may go on here after a fail-over.
+
+        Returns whether it was not known, and so is written.
+        """
         known = self.state.producers.find(session.producer_id)
-        if known is None or (known.epoch, known.token) != (session.epoch, session.token):
-            self.append_record(RecordKind.SESSION, encode_session_body(session))
-            self.state.producers.add(session.producer_id, session.epoch, session.name, session.token)
+        if known is not None and (known.epoch, known.token) == (session.epoch, session.token):
+            return False
+        self.append_record(RecordKind.SESSION, encode_session_body(session))
+        self.state.producers.add(session.producer_id, session.epoch, session.name, session.token)
+        return True
 
     # -- facts of traffic ------------------------------------------------------------------------------------
 

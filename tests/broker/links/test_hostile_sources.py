@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
+import grpc
+import grpc.aio as aio
 import pytest
+from anyio import to_thread
 from pydanube_broker.cluster.records import TopicSettings
 from pydanube_broker.copying.messages import Marks, SessionMark
 from pydanube_broker.copying.piece import Piece
@@ -17,8 +25,9 @@ from pydanube_broker.links.run import LinkRun, Mirrored
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
 from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.services.copy_stream import NoWire
-from pydanube_broker.services.mirror import MirroredService, decode_mirrored
+from pydanube_broker.services.mirror import MIRROR, MIRRORED, MirroredService, decode_mirrored
 from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
+from pydanube_broker.topics.producers import MAX_PRODUCERS
 from pydanube_broker.topics.reading import read_once
 from pydanube_core.batch.encode import broker_part
 from pydanube_core.batch.layout import BROKER_PART_BYTES
@@ -28,6 +37,8 @@ from pydanube_core.links import LinkRecord
 from pydanube_core.names import MAX_PART_CHARS, TopicName
 
 from tests.admin.real_broker import administered
+from tests.support.broker_process import BrokerProcess
+from tests.support.mirrors import described, until
 from tests.support.processor import at_most
 
 pytestmark = pytest.mark.anyio
@@ -127,6 +138,109 @@ async def test_cursors_of_subscriptions_that_are_not_there_have_a_number() -> No
             names = {f"s{turn}-{number}": cursor for number in range(MOST_CURSORS // 2)}
             pull.marked(Marks(topic_id=7, number=0, start=0, end=1, time_ms=1, cursors=names, sessions=()))
         assert len(pull.cursors) == MOST_CURSORS
+
+
+async def test_sessions_of_a_source_have_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a record of the journal, and needed no credit: a source wrote as many as it liked."""
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/orders",))
+    async with administered() as cluster:
+        registry = cluster.broker.registry
+        run = LinkRun(link, Liar(), registry, lambda: "here", cluster.broker.links.grants)
+        await run.look()
+        mirror = registry.find(TopicName.parse("/shop/orders"))
+        assert mirror is not None
+        pull, task = run.pulls[mirror.topic_id]
+        task.cancel()
+        second = 5.0
+        monkeypatch.setattr("pydanube_broker.links.pull.time", SimpleNamespace(monotonic=lambda: second))
+        known = mirror.state.producers
+
+        def opened(first: int, count: int) -> Marks:
+            return marks(sessions=[SessionMark(n, 1, 77, f"p{n}") for n in range(first, first + count)])
+
+        with at_most(1.0):
+            pull.marked(opened(1, 100_000))
+        assert [known.find(n) is not None for n in (1, 99_000, 99_001, 100_000)] == [False, False, True, True]
+        pull.marked(opened(99_001, 1000))  # known already
+        with pytest.raises(CorruptObject, match="within a second"):
+            pull.marked(opened(200_001, 1000))
+        second = 6.0
+        pull.marked(opened(300_001, 1000))
+        assert len(known) == MAX_PRODUCERS
+        with pytest.raises(CorruptObject, match="name"):
+            pull.marked(marks(sessions=[SessionMark(400_000, 1, 77, "x" * 257)]))
+        assert known.find(400_000) is None
+
+
+class Garbler(grpc.GenericRpcHandler):
+    """A source that names a topic, and answers everything else with bytes that are no message."""
+
+    def __init__(self) -> None:
+        self.begun_s: list[float] = []  # streams of copies
+        self.more = anyio.Event()
+        self.url = ""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        if handler_call_details.method == MIRRORED:
+            return grpc.unary_unary_rpc_method_handler(self.mirrored)
+        assert handler_call_details.method == MIRROR
+        return grpc.stream_stream_rpc_method_handler(self.mirror)
+
+    async def mirrored(self, request: bytes, context: Any) -> bytes:
+        if pb.MirroredRequest.FromString(request).HasField("fence"):
+            return b"\xff\xff\xff"
+        orders = pb.MirroredTopic(
+            topic="/default/orders",
+            settings=TopicSettings().to_json(),
+            partitions=[pb.Partition(topic="/default/orders", topic_id=7, broker_url=self.url)],
+        )
+        return pb.MirroredResponse(state="1", cluster="garbler", topics=[orders]).SerializeToString()
+
+    async def mirror(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        self.begun_s.append(time.monotonic())
+        self.more.set()
+        async for _ in requests:
+            break
+        yield b"\xff\xff\xff"
+        await anyio.sleep_forever()
+
+
+async def test_a_stream_that_cannot_be_read_is_a_state_of_the_link_and_tried_again_ever_later(
+    tmp_path: Path,
+) -> None:
+    """It raised into the connection, which ended with a stack trace in the log and the calls of all others."""
+    garbler = Garbler()
+    server = aio.server()
+    server.add_generic_rpc_handlers((garbler,))
+    garbler.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    here = BrokerProcess(tmp_path)
+    try:
+        await to_thread.run_sync(here.start)
+        made = {"link": "eu", "source": garbler.url.replace("http", "danube"), "topics": "/default/*"}
+        await to_thread.run_sync(lambda: here.ask("links.create", **made))
+
+        def failed() -> dict[str, Any] | None:
+            found: list[dict[str, Any]] = described(here)["mirrors"]
+            return found[0] if found and found[0]["state"] == "failed" else None
+
+        mirror = await to_thread.run_sync(until, "the state", failed)
+        assert "sent an answer that cannot be read" in mirror["why"]
+        found = await to_thread.run_sync(lambda: here.ask("diagnose.cluster"))
+        (trouble,) = [each for each in found["findings"] if each["rule"] == "link_not_copying"]
+        assert "cannot be read" in json.dumps(trouble)
+        while len(garbler.begun_s) < 5:
+            garbler.more = anyio.Event()
+            await garbler.more.wait()
+        assert garbler.begun_s[4] - garbler.begun_s[0] > 5.0, "it waits 0.5, 1, 2 and 4 s"
+        done = await to_thread.run_sync(lambda: here.ask("links.fail_over", link="eu"))
+        assert done["source_fenced"] is False
+        assert "cannot be read" in done["source"]
+        await to_thread.run_sync(lambda: here.publish("/default/orders", [b"goes on"]))
+        assert "Traceback" not in here.log()
+    finally:
+        await to_thread.run_sync(here.close)
+        await server.stop(None)
 
 
 async def test_a_schema_that_is_refused_when_it_is_registered_is_not_mirrored() -> None:
