@@ -25,6 +25,7 @@ from pydanube_broker.records import Change
 
 # Of a topic: options of subscriptions that do not exist yet, by name. The first of that name takes them.
 KEPT_OPTIONS: Final = "kept_subscription_options"
+MOST_KEPT: Final = 64  # subscriptions that a topic does not have yet
 
 
 class Subscriptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidName
@@ -24,6 +24,7 @@ class SourceTopic:
     Attributes:
         logs: (name, id, address of the owner) by partition, or the one of a plain topic.
         subscriptions: by name, type and options.
+        kept: options of subscriptions that do not exist yet, by name: their failure policies.
     """
 
     name: TopicName
@@ -34,6 +35,7 @@ class SourceTopic:
     options: Mapping[str, Any]
     logs: Sequence[tuple[str, int, str]]
     subscriptions: Mapping[str, tuple[str, Mapping[str, Any]]]
+    kept: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from pydanube_core.services import STREAM
 from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionSpec, TopicRecord, TopicSettings
+from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS, MOST_KEPT
 from pydanube_broker.copying.messages import Answer, Round
 from pydanube_broker.copying.source import MOST_FOLLOWED, Source
 from pydanube_broker.copying.target import Answers, Wire
@@ -41,7 +42,11 @@ from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.slices import Slices
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy, stored_policy
+from pydanube_broker.subscription.subscription_policy import (
+    SubscriptionPolicy,
+    policy_options,
+    stored_policy,
+)
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
 
@@ -348,6 +353,7 @@ def _decode(answer: pb.MirroredResponse) -> Mirrored:
                 policies=settings.policies,
                 schema=settings.schema,
                 options=settings.options,
+                kept=_kept(settings.options),
                 logs=tuple((one.topic, one.topic_id, one.broker_url) for one in each.partitions),
                 subscriptions={
                     check_subscription(one.name): (SubscriptionType(one.type), _options(one.options))
@@ -381,6 +387,17 @@ def _options(data: bytes) -> dict[str, Any]:
     options: dict[str, Any] = dict(json.loads(data or b"{}"))
     SubscriptionPolicy.of(stored_policy(options), {})
     return options
+
+
+def _kept(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the policies that a topic keeps for subscriptions to come, as options of these. Raises as `_options`."""
+    kept = dict(options.get(KEPT_OPTIONS, {}))
+    if len(kept) > MOST_KEPT:
+        raise ValueError(f"a topic keeps the policies of {len(kept)} subscriptions, at most {MOST_KEPT}")
+    found = {check_subscription(name): stored_policy(dict(each)) for name, each in kept.items()}
+    for policy in found.values():
+        SubscriptionPolicy.of(policy, {})
+    return {name: policy_options(policy) for name, policy in found.items()}
 
 
 def _decode_roles(sent: pb.MirroredRoles) -> SourceGrants:

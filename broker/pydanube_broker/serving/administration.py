@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from pydanube_core.errors import DispatchMismatch, InvalidArgument, LimitReached
@@ -33,7 +33,7 @@ from pydanube_core.refusals import (
 )
 
 from pydanube_broker.cluster.records import Durability
-from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
+from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS, MOST_KEPT
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.outcome import outcome_of
@@ -50,8 +50,6 @@ from pydanube_broker.topics.limits import (
     effective_policies,
 )
 from pydanube_broker.topics.topic import Topic, now_ms
-
-MOST_KEPT: Final = 64  # failure policies of subscriptions that the topic does not have yet
 
 
 class Administration(ABC):

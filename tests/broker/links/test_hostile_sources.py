@@ -383,6 +383,38 @@ def test_a_list_that_cannot_be_read_is_an_error_of_the_source(subscription: dict
 
 
 @pytest.mark.parametrize(
+    "kept",
+    [
+        [1],
+        {"later": 1},
+        {"a/../b": {}},
+        {"later": {"failure_policy": {"poison_policy": "never"}}},
+        {f"s{number}": {} for number in range(65)},
+    ],
+)
+def test_policies_of_subscriptions_to_come_that_cannot_be_read_are_an_error_of_the_source(kept: Any) -> None:
+    made = TopicSettings(options={"kept_subscription_options": kept}).to_json()
+    answer = pb.MirroredResponse(
+        state="1", cluster="liar", topics=[pb.MirroredTopic(topic="/a/b", settings=made)]
+    )
+    with pytest.raises(Unavailable, match="cannot be read"):
+        decode_mirrored(answer.SerializeToString(), "http://eu:1")
+
+
+def test_a_subscription_to_come_is_given_no_more_than_a_policy() -> None:
+    """With the option of a mirrored subscription, one that is made here would belong to the link."""
+    kept = {
+        "later": {"mirror": "eu", "max_unacked_messages": 7, "failure_policy": {"max_redelivery_count": 3}}
+    }
+    made = TopicSettings(options={"kept_subscription_options": kept}).to_json()
+    answer = pb.MirroredResponse(
+        state="1", cluster="liar", topics=[pb.MirroredTopic(topic="/a/b", settings=made)]
+    )
+    (topic,) = decode_mirrored(answer.SerializeToString(), "http://eu:1").topics
+    assert topic.kept == {"later": {"max_unacked_messages": 7, "failure_policy": {"max_redelivery_count": 3}}}
+
+
+@pytest.mark.parametrize(
     "records",
     [
         {"roles": [b"[]"]},

@@ -254,6 +254,48 @@ def test_a_mirrored_subscription_has_the_type_and_the_policy_that_its_source_has
         assert next(consumer).offset == 4
 
 
+def test_the_policies_of_subscriptions_to_come_are_mirrored(
+    source: BrokerProcess, here: BrokerProcess, space: str
+) -> None:
+    orders, parts, bad = f"{space}/orders", f"{space}/parts", f"{space}/bad"
+    for topic in (orders, bad):
+        source.ask("topics.create", topic=topic)
+    source.ask("topics.create", topic=parts, partitions=2)
+
+    def keep(topic: str, subscription: str, **fields: Any) -> None:
+        source.ask(
+            "subscriptions.set_failure_policy", topic=topic, subscription=subscription, keep=True, **fields
+        )
+
+    def kept(topic: str) -> dict[str, Any]:
+        found: dict[str, Any] = here.ask("topics.describe", topic=topic)["kept_failure_policies"]
+        return {
+            name: {key: each.get(key) for key in ("max_redelivery_count", "dead_letter_topic")}
+            for name, each in found.items()
+        }
+
+    keep(orders, "later", max_redelivery_count=9, dead_letter_topic=bad)
+    keep(parts, "later", max_redelivery_count=8)
+    link_to(here, source, topics=f"{space}/*", rename="eu-")
+    names = {topic: topic.replace(f"{space}/", f"{space}/eu-") for topic in (orders, parts, bad)}
+    until("the mirrors", lambda: len(described(here)["mirrors"]) == 4)
+    wanted = {"max_redelivery_count": 9, "dead_letter_topic": names[bad]}
+    until("the policy", lambda: kept(names[orders]) == {"later": wanted})
+    until("the policy", lambda: kept(names[parts])["later"]["max_redelivery_count"] == 8)
+    keep(orders, "other", max_redelivery_count=7)
+    keep(orders, "later", max_redelivery_count=6)
+    until("the change", lambda: kept(names[orders]).keys() == {"later", "other"})
+    until("the change", lambda: kept(names[orders])["later"]["max_redelivery_count"] == 6)
+    # It becomes that of the subscription, on both sides, and is kept no longer
+    source.ask("subscriptions.create", topic=orders, subscription="other")
+    until("the subscription", lambda: kept(names[orders]).keys() == {"later"})
+    here.ask("links.fail_over", link="eu")
+    here.ask("subscriptions.create", topic=names[orders], subscription="later")
+    for name, most in (("later", 6), ("other", 7)):
+        policy = here.ask("subscriptions.get_failure_policy", topic=names[orders], subscription=name)
+        assert policy["max_redelivery_count"] == most
+
+
 def test_a_failed_over_topic_goes_on_with_producers_of_its_own(
     source: BrokerProcess, here: BrokerProcess, space: str
 ) -> None:
