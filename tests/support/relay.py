@@ -5,14 +5,23 @@ async with Relay(port) as relay:
     relay.silent = True      # connections stand and bring nothing more; new ones are taken and answer nothing
     relay.cut()              # every connection ends, new ones are carried
     relay.holding = True     # what clients send is kept back, in `held`, until `release`
+    relay.lost = Way.OUT     # what clients send is lost, and the answers arrive; Way.BACK: the other way round
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from enum import Enum
 from types import TracebackType
 from typing import Self
+
+
+class Way(Enum):
+    """A direction of a connection, as its client sees it."""
+
+    OUT = "out"
+    BACK = "back"
 
 
 class Relay:
@@ -25,6 +34,8 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self.silent = False
         self.holding = False
+        self.lost: Way | None = None
+        self.bytes_lost = 0
         self.held: list[tuple[asyncio.StreamWriter, bytes]] = []
         self.bytes_back = 0
         self.connections = 0
@@ -83,6 +94,9 @@ class Relay:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, out: bool) -> None:
         while data := await reader.read(65536):
             if self.silent:
+                continue
+            if self.lost is (Way.OUT if out else Way.BACK):
+                self.bytes_lost += len(data)
                 continue
             if self.holding and out:
                 self.held.append((writer, data))

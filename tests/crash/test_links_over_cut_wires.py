@@ -1,0 +1,106 @@
+"""The wire from a mirror's cluster to its source is cut in one direction: noticed, and copied again when it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from pydanube import FailedOver, Retry, connect
+
+from tests.support.broker_process import BrokerProcess, free_ports
+from tests.support.load import PATIENCE, read_topic
+from tests.support.mirrors import described, ends, until, until_copied
+from tests.support.relay import Relay, Way
+
+pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(600)]
+
+Make = Callable[..., BrokerProcess]
+ORDERS = "/default/orders"
+
+
+async def linked(make_broker: Make, relay: Relay, port: int) -> tuple[BrokerProcess, BrokerProcess]:
+    """Start a source behind the relay, with ten messages, and a broker that has copied them."""
+    advertised = f"http://127.0.0.1:{relay.port}"
+    source = make_broker(environment={"DANUBE_SERVER__ADVERTISED_URL": advertised})
+    source.ports = (port, *free_ports(3))
+    here = make_broker()
+    for broker in (source, here):
+        await to_thread.run_sync(broker.start)
+    await publish(source, port, range(10))
+    arguments = {"link": "eu", "source": advertised.replace("http", "danube"), "topics": ORDERS}
+    await to_thread.run_sync(lambda: here.ask("links.create", **arguments))
+    await to_thread.run_sync(until_copied, source, here, ORDERS)
+    return source, here
+
+
+async def publish(source: BrokerProcess, port: int, numbers: range) -> None:
+    """Publish to the source past the relay."""
+    async with (
+        connect(f"http://127.0.0.1:{port}", retry=PATIENCE) as client,
+        client.producer(ORDERS) as producer,
+    ):
+        for number in numbers:
+            await producer.send(b"%d" % number)
+
+
+@pytest.mark.parametrize("way", list(Way), ids=lambda way: way.value)
+async def test_a_wire_that_is_cut_one_way_is_noticed_and_the_copy_goes_on(
+    make_broker: Make, way: Way
+) -> None:
+    (port,) = free_ports(1)
+    async with Relay(port) as relay:
+        source, here = await linked(make_broker, relay, port)
+        relay.lost = way
+        sent = 10
+
+        async def produce(stopping: anyio.Event) -> None:
+            nonlocal sent
+            while not stopping.is_set():
+                await publish(source, port, range(sent, sent + 10))
+                sent += 10
+
+        def unreachable() -> dict[str, Any] | None:
+            link = described(here)
+            return link if link["state"] == "source_unreachable" else None
+
+        def all_unreachable() -> bool:
+            return {each["state"] for each in described(here)["mirrors"]} == {"source_unreachable"}
+
+        async with anyio.create_task_group() as group:
+            stopping = anyio.Event()
+            group.start_soon(produce, stopping)
+            link = await to_thread.run_sync(until, "the link's state", unreachable)
+            assert link["next_steps"], link
+            await to_thread.run_sync(until, "the mirror's state", all_unreachable)
+            stopping.set()
+        assert relay.bytes_lost
+        copied = (await to_thread.run_sync(ends, here, ORDERS))[ORDERS]
+        assert copied < sent, "something was left to copy"
+        relay.lost = None
+        await to_thread.run_sync(until_copied, source, here, ORDERS)
+        await to_thread.run_sync(lambda: until("the state", lambda: described(here)["state"] == "copying"))
+        async with connect(here.url) as mirror, connect(f"http://127.0.0.1:{port}") as original:
+            rows = await read_topic(mirror, ORDERS)
+            assert rows == await read_topic(original, ORDERS)
+            assert len(rows[None]) == sent
+        assert [each["gap"] for each in (await to_thread.run_sync(described, here))["mirrors"]] == [None]
+
+
+async def test_a_fail_over_whose_fence_arrives_without_its_answer_claims_no_fence(make_broker: Make) -> None:
+    """The source refuses its clients then, and nothing that it acknowledged later could be missing."""
+    (port,) = free_ports(1)
+    async with Relay(port) as relay:
+        _, here = await linked(make_broker, relay, port)
+        relay.lost = Way.BACK
+        done = await to_thread.run_sync(lambda: here.ask("links.fail_over", link="eu"))
+        assert (done["source_fenced"], "did not answer" in done["source"]) == (False, True), done
+        assert done["topics"][0]["copied_until"] == {ORDERS: 10}
+        await to_thread.run_sync(lambda: here.publish(ORDERS, [b"goes on"]))
+        assert await to_thread.run_sync(ends, here, ORDERS) == {ORDERS: 11}
+        async with connect(f"http://127.0.0.1:{port}", retry=Retry(max_elapsed_s=5)) as client:
+            with pytest.raises(FailedOver):
+                async with client.producer(ORDERS) as producer:
+                    await producer.send(b"to the fenced source")
