@@ -7,16 +7,18 @@ round that follows its topic has `Marks` between them, and no `End`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from pydanube_core.errors import ClusterError, CorruptObject
 
 from pydanube_broker.copying.credit import CHUNK_BYTES
 from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
+from pydanube_broker.topics.producers import MAX_PRODUCERS
 
 # Maximum of one piece in memory, in bytes. Its largest part is the state of a topic with very many cursors.
 MAX_PIECE_BYTES: Final = 256 << 20
+MOST_CURSORS: Final = 10_000  # kept of a source. One that it names too early comes again with its next change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,16 @@ class Marks:
     cursors: Mapping[str, bytes]
     sessions: Sequence[SessionMark]
     fenced: bool = False
+
+    def after(self, earlier: Marks) -> Marks:
+        """Return the marks that stand for earlier ones and these.
+
+        If a source sends more than a topic has, its oldest cursors and sessions are left out.
+        """
+        cursors = {**earlier.cursors, **self.cursors}
+        for name in list(cursors)[:-MOST_CURSORS]:
+            del cursors[name]
+        return replace(self, cursors=cursors, sessions=[*earlier.sessions, *self.sessions][-MAX_PRODUCERS:])
 
 
 @dataclass(frozen=True, slots=True)

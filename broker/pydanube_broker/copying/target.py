@@ -184,7 +184,7 @@ class Copies:
 
 
 class _Round:
-    """Queue of a round's answers. Credit bounds its size."""
+    """Queue of a round's answers. Credit bounds the chunks. Marks take none, and those that follow each other are joined."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -192,7 +192,10 @@ class _Round:
         self._more = asyncio.Event()
 
     def add(self, answer: Answer) -> None:
-        self.answers.append(answer)
+        if isinstance(answer, Marks) and self.answers and isinstance(before := self.answers[-1], Marks):
+            self.answers[-1] = answer.after(before)
+        else:
+            self.answers.append(answer)
         self._more.set()
 
     async def next(self, stall_s: float | None) -> Answer:

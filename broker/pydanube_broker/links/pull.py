@@ -30,7 +30,7 @@ from pydanube_core.errors import (
 from pydanube_core.links import LinkRecord, MirrorFacts
 from pydanube_core.names import MAX_CLIENT_NAME_CHARS
 
-from pydanube_broker.copying.messages import Marks, SessionMark
+from pydanube_broker.copying.messages import MOST_CURSORS, Marks, SessionMark
 from pydanube_broker.copying.piece import Buffer, Piece
 from pydanube_broker.copying.target import Copies
 from pydanube_broker.links.cursors import reaches, up_to
@@ -45,7 +45,6 @@ log = logging.getLogger("pydanube.links")
 DIVERGED: Final = "diverged"
 UNREACHABLE: Final = "source_unreachable"
 PAUSED: Final = "paused"
-MOST_CURSORS: Final = 10_000  # kept of a source. One that it names too early comes again with its next change
 FAILED: Final = "failed"  # by an error of this side, such as a full disk
 MOST_NUMBER: Final = (
     1 << 62

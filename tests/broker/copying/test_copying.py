@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -13,11 +14,24 @@ from hypothesis import strategies as st
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.copying import source as source_module
 from pydanube_broker.copying.credit import CHUNK_BYTES, MOST_BYTES, STREAM_BYTES, ReceiverCredit, SenderCredit
-from pydanube_broker.copying.messages import Answer, Assembly, Chunk, End, Failure, Request, Round, chunks_of
+from pydanube_broker.copying.messages import (
+    MOST_CURSORS,
+    Answer,
+    Assembly,
+    Chunk,
+    End,
+    Failure,
+    Marks,
+    Request,
+    Round,
+    SessionMark,
+    chunks_of,
+)
 from pydanube_broker.copying.pace import ROUNDS, Pace
 from pydanube_broker.copying.piece import Piece, encode_piece
 from pydanube_broker.copying.source import MOST_ROUNDS, Source
 from pydanube_broker.copying.target import Answers, Copies
+from pydanube_broker.topics.producers import MAX_PRODUCERS
 from pydanube_broker.topics.topic import Topic
 from pydanube_broker.worker_threads import WorkerThreads
 from pydanube_core.batch import broker_part, encode_batch
@@ -383,3 +397,69 @@ async def test_answers_of_an_earlier_round_are_dropped(monkeypatch: pytest.Monke
             answers.answered(chunk)
         answers.answered(End(1, 1, 99))
         assert offsets(await both.copy(1, first=1)) == [1]
+
+
+async def test_marks_that_come_while_the_sink_is_slow_are_joined() -> None:
+    """They take no credit: a source sent one a second for as long as a link's limit held its piece up."""
+    answers: list[Answers] = []
+    got: list[Marks] = []
+    slow, taken = anyio.Event(), anyio.Event()
+
+    class Wire:
+        def send(self, request: Request) -> None:
+            """Nobody answers."""
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    def open_wire(owner: object, to: Answers) -> Wire:
+        answers.append(to)
+        return Wire()
+
+    async def sink(piece: Piece) -> None:
+        taken.set()
+        await slow.wait()
+
+    def mark(end: int) -> Marks:
+        return Marks(
+            topic_id=7,
+            number=1,
+            start=0,
+            end=end,
+            time_ms=end,
+            cursors={"same": b"%d" % end, f"s{end}": b"x"},
+            sessions=[SessionMark(end, 1, 77, "p")],
+        )
+
+    copies, most = Copies(open_wire), MOST_CURSORS + 5
+    async with anyio.create_task_group() as group:
+
+        async def follow() -> None:
+            with pytest.raises(Unavailable):
+                await copies.round(OWNER, 7, 0, 0, sink, marked=got.append)
+
+        group.start_soon(follow)
+        await anyio.wait_all_tasks_blocked()
+        for chunk in chunks_of(piece_of(7, 0, [10]), 1):
+            answers[0].answered(chunk)
+        await taken.wait()
+        for end in (1, 2, 3):
+            answers[0].answered(mark(end))
+        slow.set()
+        await anyio.wait_all_tasks_blocked()
+        (joined,) = got
+        assert (joined.end, joined.time_ms) == (3, 3)
+        assert joined.cursors == {"same": b"3", "s1": b"x", "s2": b"x", "s3": b"x"}
+        assert [each.producer_id for each in joined.sessions] == [1, 2, 3]
+        answers[0].lost(Unavailable("over"))
+    flood = mark(0)
+    flood = replace(
+        flood,
+        cursors={f"f{n}": b"" for n in range(most)},
+        sessions=[SessionMark(n, 1, 7, "") for n in range(2 * MAX_PRODUCERS)],
+    )
+    found = mark(9).after(flood)
+    assert len(found.cursors) == MOST_CURSORS
+    assert len(found.sessions) == MAX_PRODUCERS
+    assert found.sessions[-1].producer_id == 9
+    assert "s9" in found.cursors

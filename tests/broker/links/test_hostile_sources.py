@@ -16,11 +16,10 @@ import grpc.aio as aio
 import pytest
 from anyio import to_thread
 from pydanube_broker.cluster.records import TopicSettings
-from pydanube_broker.copying.messages import Marks, SessionMark
+from pydanube_broker.copying.messages import MOST_CURSORS, Marks, SessionMark
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Answers, Wire
 from pydanube_broker.links.mirror import SourceTopic, mirrored_options
-from pydanube_broker.links.pull import MOST_CURSORS
 from pydanube_broker.links.run import LinkRun, Mirrored
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
 from pydanube_broker.schema.vocabulary import SchemaType
