@@ -128,6 +128,9 @@ def test_topics_are_mirrored_at_the_same_offsets_with_the_same_bytes_and_new_one
     assert (found["policies"], found["mirror_of"]) == ({"max_consumers_per_topic": 7}, f"eu:{orders}")
     link = described(here)
     assert (link["state"], link["topics"], link["lag_messages"], link["left_out"]) == ("copying", 5, 0, [])
+    counted = f'danube_topic_messages_in_total{{topic="{orders}"}}'
+    assert f"{counted} 1000" in metrics(source)
+    assert counted not in metrics(here).replace(f"{counted} 0", ""), "a copy is no user's traffic"
     assert check_equal_bytes(source, here, *topics) >= 5
 
 
