@@ -570,3 +570,13 @@ def test_an_ack_by_mask_counts_once_and_refuses_what_was_not_delivered() -> None
         with pytest.raises(NotDelivered):
             sub.answers.ack(1, session, [], [(3, 1), (beyond, 1)])
     assert sub.floor == 3
+
+
+def test_a_paused_consumer_is_sent_nothing_and_goes_on_once_it_resumes() -> None:
+    sub = exclusive(end=10)
+    attach(sub)
+    sub.members.pause(1)
+    assert pull(sub) == []
+    sub.members.resume(1)
+    sub.members.resume(7)  # not there
+    assert [offset for _, offsets in pull(sub) for offset in offsets] == list(range(10))
