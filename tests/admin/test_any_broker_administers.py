@@ -67,6 +67,19 @@ async def ask(broker: Broker, operation: str, /, **arguments: Any) -> dict[str, 
         return await client.call(operation, arguments)
 
 
+async def answered_by_all(broker: Broker, operation: str, /, **arguments: Any) -> dict[str, Any]:
+    """Ask until no broker is left out: on a busy machine one may answer too late."""
+    answer: dict[str, Any] = {}
+
+    async def by_all() -> bool:
+        nonlocal answer
+        answer = await ask(broker, operation, **arguments)
+        return "not_seen" not in answer
+
+    await until(by_all)
+    return answer
+
+
 async def test_every_broker_lists_all_topics_page_by_page(cluster: SeveralBrokers) -> None:
     for broker in cluster.brokers.values():
         found: list[dict[str, Any]] = []
@@ -393,17 +406,13 @@ async def test_what_does_not_arrive_is_named_and_not_said_to_be_gone(
         assert len(answer.get("items", ())) < 9
         assert "gone" not in answer or answer["gone"] == []
         assert answer["not_seen"], (operation, answer)
-    assert (await ask(asked, "topics.list"))["not_seen"][0]["broker_id"] == owner_id
-    later = await ask(
-        asked,
-        "subscriptions.lag",
-        limit=1,
-        page=(await ask(asked, "subscriptions.lag", limit=1))["next_page"],
-    )
-    assert ([each["topic"] for each in later["items"]], later.get("not_seen")) == (["/default/t1"], None)
+    assert owner_id in {each["broker_id"] for each in (await ask(asked, "topics.list"))["not_seen"]}
+    page = (await ask(asked, "subscriptions.lag", limit=1))["next_page"]
+    later = await answered_by_all(asked, "subscriptions.lag", limit=1, page=page)
+    assert [each["topic"] for each in later["items"]] == ["/default/t1"]
     unseen = await ask(asked, "subscriptions.lag", changed_since=before["mark"])
     served[TopicName.parse("t0")] = away
-    seen = await ask(asked, "subscriptions.lag", changed_since=unseen["mark"])
+    seen = await answered_by_all(asked, "subscriptions.lag", changed_since=unseen["mark"])
     assert [(each["topic"], each["lag_messages"]) for each in seen["items"]] == [("/default/t0", 0)]
     assert seen["gone"] == []
 

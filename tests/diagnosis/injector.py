@@ -31,7 +31,7 @@ from tests.support.waiting import until
 __all__ = ["FAST", "Expected", "Fault", "Found", "World", "diagnosed"]
 
 PROGRAM: Final = Path(__file__).with_name("client_program.py")
-PATIENCE_S: Final = 15.0
+PATIENCE_S: Final = 60.0  # a bound for a busy machine: a fault is found as soon as it shows
 #: settings under which a fault shows within seconds
 FAST: Final = {
     "DANUBE_DIAGNOSIS__SAMPLE_INTERVAL": "200ms",

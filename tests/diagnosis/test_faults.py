@@ -62,6 +62,7 @@ async def started(make_broker: Make, **options: Any) -> BrokerProcess:
 fast_broker = broker_process_fixture(scope="module", environment=FAST)
 
 
+@pytest.mark.timeout(DEADLINE_S + 60)
 async def test_thirty_faults_side_by_side_are_each_found_with_their_numbers(
     fast_broker: BrokerProcess,
 ) -> None:

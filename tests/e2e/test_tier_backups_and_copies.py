@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydanube.sync import connect
 
 from tests.support.broker_process import BrokerDied
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
+# Up to six lives of a broker in a test, each with the imports of its tier: minutes on a busy machine
+pytestmark = pytest.mark.timeout(400)
 
 Make = Callable[..., Any]
 
@@ -34,8 +37,8 @@ def publish(broker: Any, first: int, count: int = 100) -> list[bytes]:
 
 
 def read(broker: Any) -> list[bytes]:
-    out: bytes = broker.command("consume", "logs", "--exit", "--format", "raw").stdout
-    return out.split(b"\n")[:-1]
+    with connect(broker.url) as client, client.reader("logs", stop="head") as reader:
+        return [message.payload for message in reader]
 
 
 def objects(store: Path) -> set[str]:
@@ -68,7 +71,7 @@ def test_an_older_backup_is_restored_and_no_newer_object_is_lost(make_broker: Ma
     restored = make_broker(data_dir=broker.data_dir, environment=settings(store, DANUBE_TIER__TAKE_OVER="2"))
     restored.start()
     assert read(restored) == sent  # what the backup does not know was adopted
-    restored.command("objects", "collect", "logs", "--yes")
+    restored.ask("objects.collect", topic="logs")
     assert newest <= objects(store)
     sent += publish(restored, 200)  # behind them, not over them
     assert read(restored) == sent
