@@ -98,6 +98,16 @@ class ColdCache:
         for old in list(self._topics.get(topic_id, ())):
             self._remove(old)
 
+    def release(self, starts_of: Callable[[int], int | None]) -> None:
+        """Drop the ranges of deleted messages: those below their topic's start, or all if it is None.
+
+        No reader asks for them again. Left to eviction, they fill the cache with data that was deleted long ago.
+        """
+        for topic_id, ranges in list(self._topics.items()):
+            start = starts_of(topic_id)
+            for old in [each for each in ranges if start is None or each.end <= start]:
+                self._remove(old)
+
 
 CACHE_BYTES: Final = 64 << 20
 CHUNK_BYTES: Final = 2 << 20  # of one call of the child

@@ -311,11 +311,16 @@ class Tier:
             log.warning("tier_upkeep_failed", extra={"error": str(error)})
 
     async def _tend(self) -> None:
+        self.cold.cache.release(self._start_of)
         await self.hold.ask_again()
         if self.hold.held:
             await self._refresh_lag()
             await self.tending.turn()
             await self.checks.turn()
+
+    def _start_of(self, topic_id: int) -> int | None:
+        topic = self._hub.topics.get(topic_id)
+        return None if topic is None else topic.start_offset
 
     async def _refresh_lag(self) -> None:
         """Look up the age of the first unread message of cursors in the cold tier, for the metrics."""

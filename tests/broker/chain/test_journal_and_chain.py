@@ -19,6 +19,7 @@ from pydanube_broker.home import data_dir
 from pydanube_broker.journal import Disk, journal
 from pydanube_broker.journal.recovery import recover
 from pydanube_broker.tier import journal_chain
+from pydanube_broker.tier.cold_reads import ColdRange
 from pydanube_broker.topics.log_state import LogState, decode_head, replay_record
 from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavailable, Unavailable
@@ -459,6 +460,24 @@ async def test_flush_of_messages_that_were_trimmed_meanwhile_is_no_failure(
         monkeypatch.setattr(broker.tier.child, "call", call)
         assert await broker.tier.flusher.flush(topic)
         assert topic.state.tiered_offset == 5
+
+
+async def test_truncated_messages_leave_the_cache_of_cold_reads(opened: Opener) -> None:
+    async with opened() as broker:
+        await make(broker)
+        await publish(broker, [b"x"] * 5)
+        topic = broker.registry.find(NAME)
+        assert topic is not None
+        assert await broker.tier.flusher.flush(topic)
+        cache = broker.tier.cold.cache
+        cache.add(ColdRange(topic.topic_id, 0, 3, [], 1000))
+        cache.add(ColdRange(topic.topic_id + 1000, 0, 3, [], 1000))  # of a topic that was deleted meanwhile
+        cache.add(ColdRange(topic.topic_id, 3, 5, [], 10))
+        topic.trim(3)
+        broker.tier.wake()
+        with anyio.fail_after(30):
+            while cache.used_bytes != 10:  # noqa: ASYNC110
+                await anyio.sleep(0.02)
 
 
 async def test_probe_of_a_store_that_is_away_can_be_cancelled(

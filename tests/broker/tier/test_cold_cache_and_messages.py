@@ -49,6 +49,16 @@ def test_a_range_replaces_what_it_overlaps() -> None:
     assert cache.find(1, 5) is None
 
 
+def test_ranges_of_deleted_messages_are_released_and_others_stay() -> None:
+    cache = ColdCache(100)
+    for found in (covering(0, 10), covering(10, 20), covering(20, 30), covering(0, 10, topic=2)):
+        cache.add(found)
+    cache.release({1: 15}.get)
+    assert [cache.find(1, x) is not None for x in (5, 12, 25)] == [False, True, True]
+    assert cache.find(2, 5) is None
+    assert cache.used_bytes == 20
+
+
 def test_batches_come_out_as_they_went_in() -> None:
     given = [(0, 5, 4, 123, b"first"), (7, 8, 1, -5, b""), (2**63, 2**63 + 1, 1, 2**62, b"x" * 1000)]
     found = list(unpack_batches(memoryview(pack_batches(given))))
