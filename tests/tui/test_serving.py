@@ -9,14 +9,16 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import aiohttp.test_utils
+import aiohttp.web
 import anyio
 import pytest
-from pydanube_tui.serving import COOKIE, MOST_SESSIONS, Door
+from pydanube_tui.serving import COOKIE, MOST_CONNECTIONS, MOST_SESSIONS, Door
 
 from tests.admin.real_broker import Administered
 
@@ -40,28 +42,32 @@ def test_a_token_works_once_and_the_next_is_another() -> None:
     assert it.exchange(token) is not None
     assert it.exchange(token) is None
     assert it.token != token
+    assert it.exchange("\ud800") is None
 
 
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
         ({}, None),
-        ({"origin": f"http://{HOST}", "socket": True}, None),
+        ({"origins": [f"http://{HOST}"], "socket": True}, None),
         ({"cookie": None}, "Each works once"),
         ({"cookie": "x" * 43}, "Each works once"),
         ({"cookie": "é"}, "Each works once"),
+        ({"cookie": "\udcff"}, "Each works once"),  # a byte that is no UTF-8
         ({"host": "evil.example:8766"}, "its own address"),
         ({"host": "127.0.0.1"}, "its own address"),
-        ({"origin": "http://evil.example"}, "another page"),
-        ({"origin": f"https://{HOST}"}, "another page"),
-        ({"origin": "null"}, "another page"),
-        ({"origin": f"http://{HOST}@evil.example"}, "another page"),
+        ({"origins": ["http://evil.example"]}, "another page"),
+        ({"origins": [f"https://{HOST}"]}, "another page"),
+        ({"origins": ["null"]}, "another page"),
+        ({"origins": [f"http://{HOST}@evil.example"]}, "another page"),
+        ({"origins": ["http://\udcff["]}, "another page"),
+        ({"origins": [f"http://{HOST}", "http://evil.example"]}, "another page"),
         ({"socket": True}, "carries its origin"),
     ],
 )
 def test_cookie_host_and_origin_are_looked_at(facts: dict[str, Any], says: str | None) -> None:
     it, cookie = door()
-    given: dict[str, Any] = {"host": HOST, "origin": None, "cookie": cookie, "socket": False, **facts}
+    given: dict[str, Any] = {"host": HOST, "origins": [], "cookie": cookie, "socket": False, **facts}
     refusal = it.refusal(**given)
     assert refusal is None if says is None else says in str(refusal)
 
@@ -112,26 +118,28 @@ async def test_the_link_lets_one_browser_in_and_leaves_no_token_behind(cluster: 
             assert refused.status == 403
         async with browser.get(it.link, allow_redirects=False) as entered:
             assert entered.status == 303
-            assert entered.headers["Location"] == "/"
+            place = entered.headers["Location"]
+            assert len(place) > 16
             assert entered.headers["Referrer-Policy"] == "no-referrer"
             cookie = entered.headers["Set-Cookie"]
             assert "HttpOnly" in cookie
             assert "SameSite=Strict" in cookie
-        async with browser.get(it.base) as page:
+            assert f"Path={place}" in cookie
+        async with browser.get(it.base + place) as page:
             text = await page.text()
             assert page.status == 200
             assert "default-src 'none'" in page.headers["Content-Security-Policy"]
         assert "https://" not in text
         async with aiohttp.ClientSession() as another, another.get(it.link) as used:
             assert used.status == 403
-        for path in ("/static/js/textual.js", "/ws"):
-            async with aiohttp.ClientSession() as another, another.get(it.base + path) as refused:
+        for path in ("", "static/js/textual.js", "ws"):
+            async with aiohttp.ClientSession() as another, another.get(it.base + place + path) as refused:
                 assert refused.status == 403
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
-            async with browser.get(it.base, headers=headers) as refused:
+            async with browser.get(it.base + place, headers=headers) as refused:
                 assert refused.status == 403
         with pytest.raises(aiohttp.WSServerHandshakeError):
-            await browser.ws_connect(it.base + "/ws", origin="http://evil.example")
+            await browser.ws_connect(it.base + place + "ws", origin="http://evil.example")
         assert [each.key for each in browser.cookie_jar] == [COOKIE]
 
 
@@ -142,12 +150,78 @@ async def test_four_consoles_at_most(cluster: Administered) -> None:
     ):
         async with browser.get(it.link) as entered:
             assert entered.status == 200
-        sockets = [await browser.ws_connect(it.base + "/ws", origin=it.base) for _ in range(MOST_SESSIONS)]
+            address = f"{entered.url}ws"
+        sockets = [await browser.ws_connect(address, origin=it.base) for _ in range(MOST_SESSIONS)]
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await browser.ws_connect(it.base + "/ws", origin=it.base)
+            await browser.ws_connect(address, origin=it.base)
         assert refused.value.status == 503
         for each in sockets:
             await each.close()
+
+
+async def test_a_preview_of_the_link_does_not_use_it_up(cluster: Administered) -> None:
+    async with (
+        served(cluster) as it,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser,
+    ):
+        for method in ("HEAD", "POST", "OPTIONS"):
+            async with browser.request(method, it.link, allow_redirects=False) as refused:
+                assert refused.status == 403
+        async with browser.get(it.link) as entered:
+            assert entered.status == 200
+
+
+async def test_two_consoles_in_one_browser_keep_their_cookies_and_show_them_to_no_other_port(
+    cluster: Administered,
+) -> None:
+    shown = []
+
+    async def note(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        shown.append(request.headers.get("Cookie"))
+        return aiohttp.web.Response()
+
+    neighbour = aiohttp.test_utils.TestServer(aiohttp.web.Application(), host="127.0.0.1")
+    neighbour.app.router.add_get("/", note)
+    async with (
+        served(cluster) as one,
+        served(cluster) as two,
+        neighbour,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser,
+    ):
+        pages = []
+        for it in (one, two):
+            async with browser.get(it.link) as entered:
+                assert entered.status == 200
+                pages.append(entered.url)
+        for page in pages:
+            async with browser.get(page) as again:
+                assert again.status == 200
+        async with browser.get(neighbour.make_url("/")) as answer:
+            assert answer.status == 200
+    assert shown == [None]
+
+
+async def test_connections_that_show_no_cookie_make_room_and_are_closed(cluster: Administered) -> None:
+    async with (
+        served(cluster) as it,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser,
+    ):
+        port = int(it.base.rpartition(":")[2])
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        for _, writer in idle:
+            writer.write(b"GET / HT")
+        async with browser.get(it.link) as entered:
+            assert entered.status == 200
+        socket = await browser.ws_connect(f"{entered.url}ws", origin=it.base)
+        for reader, writer in idle:
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        await socket.send_json(["ping", "7"])
+        while (answer := await socket.receive()).type is not aiohttp.WSMsgType.TEXT:
+            assert answer.type is aiohttp.WSMsgType.BINARY
+        assert answer.json() == ["pong", "7"]
+        await socket.close()
 
 
 async def test_another_address_is_refused(cluster: Administered) -> None:
@@ -172,8 +246,18 @@ async def test_in_a_container_it_answers_to_the_address_that_its_port_is_publish
             assert refused.status == 403
         async with browser.get(it.link) as entered:
             assert entered.status == 200
-        async with browser.get(it.base, headers={"Host": "evil.example"}) as refused:
+        async with browser.get(entered.url, headers={"Host": "evil.example"}) as refused:
             assert refused.status == 403
+
+
+async def test_an_ipv6_address_is_written_in_brackets(cluster: Administered) -> None:
+    async with (
+        served(cluster, "--host", "::1") as it,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser,
+        browser.get(it.link) as entered,
+    ):
+        assert it.base.startswith("http://[::1]:")
+        assert entered.status == 200
 
 
 class Chromium:
