@@ -7,20 +7,13 @@ the user, tasks) can be registered with it as usual: names that are not in the r
 and skills are extensions of the SDK.
 
 The same object serves clients of the 2025 and the 2026 protocol, over stdio and HTTP. It keeps no state.
-
-A thread of our own reads stdin, and no exit waits for it. The SDK's reader holds a thread of a pool in a
-blocking read, so that after Ctrl-C the process would wait for the next line. Reading the descriptor itself
-takes no lock that the interpreter needs at its end.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -58,7 +51,6 @@ from mcp.types import (
 from pydantic import AnyUrl
 from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_admin.engine.models import Effect
-from pydanube_admin.jsonrpc import INVALID_REQUEST
 from pydanube_admin.remote import OpsClient, OpsEntry
 from pydanube_core.calling_program import CallingProgram, current_program, package_version
 from pydanube_core.errors import ClusterError, NotImplementedYet
@@ -69,7 +61,6 @@ from pydanube_mcp.charts import chart_apps, with_picture
 from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm, SealedClient
-from pydanube_mcp.envelopes import refusal, refused
 from pydanube_mcp.lenient import lenient, readable_parameters
 from pydanube_mcp.narrowing import EVERYTHING, current_narrowing
 from pydanube_mcp.presenting import Asked, error_result, flow_label, ok_result, saying, take_part
@@ -90,6 +81,7 @@ from pydanube_mcp.resources import (
     template_list,
 )
 from pydanube_mcp.skills import Skills
+from pydanube_mcp.stdio import CountedAnswers, StdinLines, Underway
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over, program_of
 from pydanube_mcp.tools import find_tool, offered_tools, on_a_cluster, tool_list
 
@@ -110,59 +102,6 @@ def fixtures() -> Any:
         raise NotImplementedYet("--conformance is for the project's own tests and works in a clone of it")
     sys.path.insert(0, str(root))
     return import_module(FIXTURES)
-
-
-MAX_LINE_BYTES: Final = 8 * 1024 * 1024  # the admin core takes 4 MiB of arguments, which JSON may escape
-_CHUNK: Final = 65_536
-_WAITING: Final = 16  # lines that were read and not yet taken
-
-
-class StdinLines:
-    """An asynchronous iterator over the messages of a descriptor, which ends with the input.
-
-    Args:
-        refuse: sends the answer to an invalid or too long line. Such a line is skipped.
-    """
-
-    def __init__(
-        self, fd: int, portal: BlockingPortal, refuse: Callable[[JSONRPCError], Awaitable[None]]
-    ) -> None:
-        self._fd = fd
-        self._portal = portal
-        self._refuse = refuse
-        self._send, self._receive = anyio.create_memory_object_stream[str](_WAITING)
-
-    def start(self) -> None:
-        threading.Thread(target=self._read, name="stdin", daemon=True).start()
-
-    def _read(self) -> None:
-        rest, too_long = b"", False
-        try:
-            while chunk := os.read(self._fd, _CHUNK):
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._take(line, too_long=too_long)
-                    too_long = False
-                if len(rest) > MAX_LINE_BYTES:
-                    rest, too_long = b"", True
-            self._take(rest, too_long=too_long)
-            self._portal.call(self._send.aclose)
-        except (OSError, RuntimeError, CancelledError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # the loop is gone, or no reader is left
-
-    def _take(self, line: bytes, *, too_long: bool) -> None:
-        if too_long:
-            why = f"the line is longer than {MAX_LINE_BYTES} bytes: send less in one call"
-            self._portal.call(self._refuse, refused(INVALID_REQUEST, why))
-        elif line.strip():
-            answer = refusal(line)
-            if answer is None:
-                self._portal.call(self._send.send, line.decode())
-            else:
-                self._portal.call(self._refuse, answer)
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self._receive.__aiter__()
 
 
 SERVER_NAME: Final = "danube"
@@ -207,6 +146,7 @@ class DanubeServer(MCPServer[Any]):
         self._background: anyio.abc.TaskGroup | None = None
         self._drawing = anyio.CapacityLimiter(1)  # pictures take the processor that serves
         self.read_only = read_only
+        self._underway = Underway()
         groups = parse_toolsets(toolsets)
         self._tools = lru_cache(MAX_NARROWINGS)(
             lambda narrowing: tool_list(
@@ -227,7 +167,7 @@ class DanubeServer(MCPServer[Any]):
                 log_level="WARNING",
                 subscriptions=self.alerts.bus,
                 extensions=[Tasks(ClusterTasks(clusters, profile=profile), others), Skills(), chart_apps()],
-                middleware=[readable_parameters],
+                middleware=[self._underway.counted, readable_parameters],
             )
         # The SDK serves the 2026 protocol's subscriptions itself, but without a limit that leaves connections
         # for others over HTTP. Those of 2025 have to be added.
@@ -266,12 +206,13 @@ class DanubeServer(MCPServer[Any]):
             async def refuse(answer: JSONRPCError) -> None:
                 await outgoing.send(SessionMessage(answer))
 
-            lines = StdinLines(sys.stdin.fileno(), portal, refuse)
+            lines = StdinLines(sys.stdin.fileno(), portal, refuse, self._underway)
             try:
                 async with stdio_server(stdin=cast("anyio.AsyncFile[str]", lines)) as (incoming, outgoing):
                     lines.start()
                     server = self._lowlevel_server
-                    await server.run(incoming, outgoing, server.create_initialization_options())
+                    answers = CountedAnswers(outgoing, self._underway)
+                    await server.run(incoming, answers, server.create_initialization_options())
             finally:
                 with anyio.CancelScope(shield=True):
                     await portal.stop(cancel_remaining=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import socket
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import anyio
@@ -14,6 +17,7 @@ import pytest
 from pydanube_admin.http import http_server
 from pydanube_mcp import http_face
 from pydanube_mcp.envelopes import refusal
+from pydanube_mcp.stdio import MOST_UNDERWAY
 
 pytestmark = pytest.mark.anyio
 
@@ -107,6 +111,39 @@ def test_over_stdio_each_is_answered_and_the_server_goes_on() -> None:
     refused = [each for each in answers if "error" in each]
     assert len(refused) == len(CASES) + 1
     assert "longer" in refused[-1]["error"]["message"]
+
+
+def test_over_stdio_requests_are_read_only_as_fast_as_their_answers_are() -> None:
+    """A client that reads no answers fills the pipe, and not the server's memory."""
+    program = "from pydanube_mcp import run_stdio; run_stdio('http://127.0.0.1:1')"
+    asked = json.dumps(PING | {"method": "tools/list", "params": {"_meta": {"padding": "x" * 4000}}}).encode()
+    count, taken = 3000, 0
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        os.set_blocking(server.stdin.fileno(), False)
+        left = memoryview((asked + b"\n") * count)
+        while left and select.select([], [server.stdin], [], 10)[1]:  # until it takes no more
+            left = left[os.write(server.stdin.fileno(), left[:65_536]) :]
+        taken = count - len(left) // len(asked)
+        assert taken < 2 * MOST_UNDERWAY + 100, "more than the bound, the pipes and the buffers hold"
+
+        def write_the_rest() -> None:
+            assert server.stdin is not None
+            os.set_blocking(server.stdin.fileno(), True)
+            server.stdin.write(bytes(left[: 500 * len(asked)]).rpartition(b"\n")[0] + b"\n")
+            server.stdin.write(json.dumps(PING | {"id": "last"}).encode() + b"\n")
+            server.stdin.flush()
+
+        writing = threading.Thread(target=write_the_rest)
+        writing.start()
+        while json.loads(server.stdout.readline())["id"] != "last":
+            pass
+        writing.join()
+        server.stdin.close()
+        assert server.wait(60) == 0
 
 
 async def test_over_http_an_id_that_is_none_is_no_notification() -> None:
