@@ -358,7 +358,7 @@ class Load:
             await self.prepare(admin)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.watch(folder / "progress.jsonl"))
-                operator = Operator(self.url, admin, self.stopping)
+                operator = Operator(self.url, self.admin_url, admin, self.stopping)
                 for name, work, end in [*self.tasks(admin), ("operator", operator.run, self.stopping)]:
                     group.create_task(self.repeat(name, work, end), name=name)
                 await asyncio.sleep(self.seconds)

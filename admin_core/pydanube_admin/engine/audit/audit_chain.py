@@ -164,7 +164,6 @@ class ChainCheck:
         """Check the next record. Its seq is its offset."""
         key_id = self._terms.key_of(offset)
         fault = self._fault(offset, payload, key_id)
-        self._head = head_of(payload)  # the next record is checked against this one's own hash, good or bad
         if fault is not None:
             self.forged += 1
             self.found(Break(seq=offset, reason=fault))
@@ -185,8 +184,11 @@ class ChainCheck:
 
     def _fault(self, offset: int, payload: bytes, key_id: str | None) -> str | None:
         self._said_key = None
+        before, self._head = self._head, None
         try:
             body = json.loads(payload)
+            # The next record is checked against this one's own hash, good or bad.
+            self._head = Head(seq=int(body["seq"]), hash=str(body["hash"]))
             digest, mac = body.pop("hash"), body.pop("mac", None)
             seq, previous = body["seq"], body["prev_hash"]
             text = _canonical(body)
@@ -195,7 +197,7 @@ class ChainCheck:
             return "it is no audit record"
         if seq != offset:
             return f"it calls itself {seq}"
-        if self._head is not None and previous != self._head.hash:
+        if before is not None and previous != before.hash:
             return "it does not follow the record before it"
         # To the byte: a flipped one may leave the same JSON.
         if hashlib.sha256(text).hexdigest() != digest or payload != stored:
