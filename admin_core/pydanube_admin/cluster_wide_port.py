@@ -57,6 +57,7 @@ from pydanube_admin.peers import (
     note_silent,
     note_topics,
     note_unseen,
+    unreadable,
     unseen,
     unseen_whys,
 )
@@ -533,26 +534,32 @@ class ClusterWidePort:
         self,
         operation: str,
         arguments: Mapping[str, Mapping[str, Any]],
+        read: Callable[[str, Mapping[str, Any]], T],
         *,
         principal: str,
         face: str,
         timeout_s: float = DEADLINE_S,
-    ) -> dict[str, dict[str, Any]]:
+    ) -> dict[str, T]:
         """Have an operation carried out at other brokers too, each for itself. Return the results by broker id.
 
         Args:
             arguments: by broker id.
+            read: parses a broker's answer, given its id. An error of it is taken as no answer.
 
         Brokers that do not answer are noted.
         """
         for gone in await self.gone_owners_of(None):
             note_unseen(gone.broker_id, gone.why, gone=gone)
-        answers: dict[str, dict[str, Any]] = {}
+        answers: dict[str, T] = {}
 
         async def one(broker: BrokerAddress) -> None:
             request = call_request(operation, arguments[broker.broker_id], principal=principal, face=face)
             try:
-                answers[broker.broker_id] = await self._peers.call(broker, request, timeout_s=timeout_s)
+                answer = await self._peers.call(broker, request, timeout_s=timeout_s)
+                try:
+                    answers[broker.broker_id] = read(broker.broker_id, answer)
+                except (ClusterError, LookupError, TypeError, ValueError) as error:
+                    raise unreadable(broker.broker_id, operation) from error
             except (Unavailable, DeadlineExceeded) as error:
                 note_silent(broker.broker_id, error.message)
             except ClusterError as error:

@@ -186,12 +186,25 @@ class Peers:
             whole = call_request(part_of.operation.name, part_of.arguments, principal="", face="")
             request.within.CopyFrom(whole)
         why = f"broker {broker.broker_id} does not answer"
-        return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
+        answer = await self._carried(broker, request, why, timeout_s=timeout_s)
+        try:
+            return answer_of(method, answer)
+        except ValidationError as error:
+            raise unreadable(broker.broker_id, method) from error
 
     async def call(self, broker: BrokerAddress, call: Any, *, timeout_s: float) -> dict[str, Any]:
-        """Return the result of a `CallRequest` that another broker carries out. Raises any `ClusterError`."""
+        """Return the result of a `CallRequest` that another broker carries out. Raises any `ClusterError`.
+
+        The result is a JSON object. Its fields are not checked.
+        """
         why = f"broker {broker.broker_id} does not answer"
-        found: dict[str, Any] = json.loads(await self._carried(broker, call, why, timeout_s=timeout_s))
+        answer = await self._carried(broker, call, why, timeout_s=timeout_s)
+        try:
+            found = json.loads(answer)
+        except (ValueError, RecursionError) as error:
+            raise unreadable(broker.broker_id, call.operation) from error
+        if not isinstance(found, dict):
+            raise unreadable(broker.broker_id, call.operation)
         return found
 
     async def answer(self, method: str, arguments: bytes) -> bytes:
@@ -213,6 +226,15 @@ class Peers:
                 url, transport=Http2Transport(url, tls=tls, keepalive_s=KEEPALIVE_S)
             )
         return channel
+
+
+def unreadable(broker_id: str, operation: str) -> Unavailable:
+    """Return the error for an answer of another broker that is none: it is damaged, or runs another version."""
+    return Unavailable(
+        f"broker {broker_id} answered {operation} with something that this broker cannot read: compare their versions",
+        broker_id=broker_id,
+        retry_after_ms=1000,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
 
 from tests.admin.test_any_broker_administers import administered, ask
@@ -82,3 +83,52 @@ async def test_chains_are_verified_each_for_itself_and_one_that_is_missing_is_na
     for answer in (left, verified):
         assert [each["broker_id"] for each in answer["not_seen"]] == [gone]
     assert [each["broker_id"] for each in verified["chains"]] == [each for each in ids if each != gone]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"[" * 100_000,
+        b'{"items": 7, "chains": 7}',
+        b'{"items": [7], "chains": [{}]}',
+        b'{"items": [{"seq": "x"}], "chains": [{"broker_id": "1", "intact": "maybe"}]}',
+        b'{"items": [], "next_page": "nonsense", "chains": []}',
+    ],
+)
+async def test_a_broker_that_answers_nonsense_is_named_and_the_others_answer(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch, nonsense: bytes
+) -> None:
+    first, second, third = cluster.brokers.values()
+    carry = OpsChannel.carry
+
+    async def carried(self: OpsChannel, path: str, request: bytes, **more: Any) -> bytes:
+        answer = await carry(self, path, request, **more)
+        return nonsense if self.url == third.admin_url else answer
+
+    monkeypatch.setattr(OpsChannel, "carry", carried)
+    for operation in ("audit.query", "audit.verify", "brokers.list"):
+        answer = await ask(first, operation)
+        assert [each["broker_id"] for each in answer["not_seen"]] == [id_of(third)]
+        if operation == "audit.query":
+            seen = {each["broker_id"] for each in answer["items"]}
+            assert seen == {id_of(first), id_of(second)}
+
+
+async def test_a_broker_answers_for_its_own_chain_alone(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that calls its chain by another's name hides no fault of that one."""
+    first, _, third = cluster.brokers.values()
+    carry = OpsChannel.carry
+
+    async def carried(self: OpsChannel, path: str, request: bytes, **more: Any) -> bytes:
+        answer = await carry(self, path, request, **more)
+        return answer.replace(id_of(third).encode(), id_of(first).encode())
+
+    ids = sorted(map(id_of, cluster.brokers.values()))
+    monkeypatch.setattr(OpsChannel, "carry", carried)
+    verified = await ask(first, "audit.verify")
+    assert [each["broker_id"] for each in verified["chains"]] == ids
