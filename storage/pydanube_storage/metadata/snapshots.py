@@ -7,6 +7,9 @@ marked `whole`, the pieces up to there are the metadata at the piece's revision.
 A piece is gzip of JSON lines: a head, one line for each changed key, and a line with their count and SHA-256. A changed
 key is `[key, create revision, revision, value in base64]`, and `[key]` if it was deleted. The value of a secret is null.
 Keys with a lease are left out, because they end with the process that holds them.
+
+The store may be a folder that people and other programs write into: objects of other names are ignored, and a piece is
+checked before it is used.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +30,13 @@ from pydanube_storage.metadata.model import Event, EventKind, KeyValue
 from pydanube_storage.objects import ObjectStore
 
 FORMAT: Final = 1
+#: bytes of a piece, as stored and decompressed. One of ten thousand keys has about 10 MB
+MOST_STORED: Final = 128 << 20
+MOST_BYTES: Final = 512 << 20
+_PIECE: Final = re.compile(
+    r".+/metadata/((?=0)[0-9]{20}-[0-9a-f]{8})/[0-9]{8}\.json\.gz", re.ASCII | re.DOTALL
+)
+_MOST_NUMBER: Final = 1 << 63  # revisions and times are below it
 #: the values below are secrets, or hashes of secrets. A restored cluster makes them anew
 SECRETS: Final = ("/relay/secret", "/admin/security/tokens/", "/admin/plans/")
 
@@ -64,10 +75,11 @@ def piece_key(cluster: str, snapshot: str, piece: int) -> str:
 
 
 def by_snapshot(keys: Iterable[str]) -> dict[str, list[str]]:
-    """Return the pieces of each snapshot, both ascending: the newest snapshot is the last one."""
+    """Return the pieces of each snapshot, both ascending: the newest snapshot is the last one. Other keys are ignored."""
     found: dict[str, list[str]] = {}
     for key in sorted(keys):
-        found.setdefault(key.split("/")[-2], []).append(key)
+        if (piece := _PIECE.fullmatch(key)) is not None:
+            found.setdefault(piece[1], []).append(key)
     return found
 
 
@@ -87,10 +99,10 @@ def encode_piece(head: Head, changes: Iterable[KeyValue | Event]) -> bytes:
     return gzip.compress(text + json.dumps(end).encode(), 6, mtime=0)
 
 
-def decode_piece(key: str, data: bytes) -> tuple[Head, list[list[Any]]]:
-    """Decode a piece. Raises `CorruptObject`, `FormatTooNew`."""
+def decode_piece(key: str, data: bytes) -> tuple[Head, list[tuple[str, Kept | None]]]:
+    """Decode a piece: its changed keys, None for a deleted one. Raises `CorruptObject`, `FormatTooNew`."""
     try:
-        text = gzip.decompress(data)
+        text = _decompressed(data)
         body, _, last = text.rpartition(b"\n")
         body += b"\n"
         first, *lines = [json.loads(line) for line in body.splitlines()]
@@ -102,12 +114,46 @@ def decode_piece(key: str, data: bytes) -> tuple[Head, list[list[Any]]]:
                 limit=FORMAT,
             )
         is_whole = end == {"lines": 1 + len(lines), "sha256": hashlib.sha256(body).hexdigest()}
-        head = Head(**first)
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+        head = _head(first)
+        changes = [_change(line) for line in lines]
+    except (zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptObject(f"{key} is no piece of a metadata snapshot: {error}", key=key) from error
     if not is_whole or key != piece_key(head.cluster, head.snapshot, head.piece):
         raise CorruptObject(f"{key} is damaged, or was written under another name", key=key)
-    return head, lines
+    return head, changes
+
+
+def _decompressed(data: bytes) -> bytes:
+    """Decompress gzip. Raises `ValueError`: it is cut off, has more behind it, or is longer than `MOST_BYTES`."""
+    stream = zlib.decompressobj(wbits=31)
+    text = stream.decompress(data, MOST_BYTES)
+    if not stream.eof or stream.unused_data:
+        raise ValueError(f"it is no gzip of at most {MOST_BYTES} bytes")
+    return text
+
+
+def _head(fields: Mapping[str, Any]) -> Head:
+    head = Head(**fields)
+    numbers = (head.piece, head.revision, head.written_ms)
+    if not all(type(each) is int and 0 <= each < _MOST_NUMBER for each in numbers):
+        raise ValueError("a number of its head is none")
+    if not (
+        isinstance(head.cluster, str) and isinstance(head.snapshot, str) and isinstance(head.whole, bool)
+    ):
+        raise TypeError("a field of its head has another type")
+    return head
+
+
+def _change(line: Any) -> tuple[str, Kept | None]:
+    key, *values = line
+    if not (isinstance(line, list) and isinstance(key, str)):
+        raise TypeError("a line of it names no key")
+    if not values:
+        return key, None
+    created, revision, value = values
+    if not (type(created) is int and type(revision) is int):
+        raise TypeError(f"a revision of {key} is none")
+    return key, Kept(created, revision, None if value is None else base64.b64decode(value, validate=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +192,14 @@ def read_newest(store: ObjectStore, cluster: str) -> Snapshot:
                     f"{piece_key(cluster, snapshot, number)} is missing: the snapshot cannot be read beyond it",
                     key=piece_key(cluster, snapshot, number),
                 )
-            data = store.read(key, 0, store.size(key))
-            size += len(data)
-            head, lines = decode_piece(key, data)
-            for name, *values in lines:
-                pending[name] = _kept(values) if values else None
+            stored = store.size(key)
+            if stored > MOST_STORED:
+                raise CorruptObject(
+                    f"{key} has {stored} bytes: no piece has more than {MOST_STORED}", key=key
+                )
+            size += stored
+            head, changes = decode_piece(key, store.read(key, 0, stored))
+            pending.update(changes)
             if head.whole:
                 for name, kept in pending.items():
                     if kept is None:
@@ -172,11 +221,6 @@ def read_newest(store: ObjectStore, cluster: str) -> Snapshot:
         f"{store.url} has no whole snapshot of the metadata of {cluster} yet: the leader writes one within a minute",
         key=folder_of(cluster),
     )
-
-
-def _kept(values: Sequence[Any]) -> Kept:
-    created, revision, value = values
-    return Kept(created, revision, None if value is None else base64.b64decode(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
@@ -115,8 +116,16 @@ class LocalStore:
 
     def read(self, key: str, start: int, end: int) -> bytes:
         try:
-            fd = os.open(self._root / check_key(key), os.O_RDONLY | os.O_CLOEXEC)
+            # Opening a pipe would wait for its writer
+            fd = os.open(self._root / check_key(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise CorruptObject(
+                        f"object {key} in {self.url} is no regular file",
+                        store=self.url,
+                        key=key,
+                        cause="no file",
+                    )
                 data = _pread(fd, start, end)
             finally:
                 os.close(fd)
@@ -146,12 +155,19 @@ class LocalStore:
                     folders.remove(_SPOOL)
                 for name in names:
                     path = os.path.join(parent, name)
-                    with contextlib.suppress(FileNotFoundError):  # deleted concurrently
-                        stat = os.stat(path)
-                        key = os.path.relpath(path, self._root).replace(os.sep, "/")
-                        found.append(
-                            ObjectFact(key=key, bytes=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000)
-                        )
+                    try:
+                        facts = os.stat(path)
+                    except OSError as error:
+                        # Deleted concurrently, or a link to nothing
+                        if error.errno in (errno.ENOENT, errno.ELOOP):
+                            continue
+                        raise
+                    if not stat.S_ISREG(facts.st_mode):
+                        continue
+                    key = os.path.relpath(path, self._root).replace(os.sep, "/")
+                    found.append(
+                        ObjectFact(key=key, bytes=facts.st_size, modified_ms=facts.st_mtime_ns // 1_000_000)
+                    )
         except OSError as error:
             self._fail(prefix, error)
         yield from sorted(found, key=lambda fact: fact.key)

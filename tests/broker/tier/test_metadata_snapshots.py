@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import json
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -20,8 +24,16 @@ from pydanube_broker.tier.metadata_snapshots import MetadataSnapshots
 from pydanube_broker.tier.tier import CLUSTER_KEY
 from pydanube_broker.tier.work import TierWork
 from pydanube_core.errors import CorruptObject, DataDirLocked, ObjectMissing
-from pydanube_storage.metadata import Delete, EmbeddedStore, KeyRange, Put, read_all
-from pydanube_storage.metadata.snapshots import Snapshot, by_snapshot, compare, read_newest
+from pydanube_storage.metadata import Delete, EmbeddedStore, KeyRange, Put, read_all, snapshots
+from pydanube_storage.metadata.snapshots import (
+    MOST_BYTES,
+    MOST_STORED,
+    Snapshot,
+    by_snapshot,
+    compare,
+    piece_key,
+    read_newest,
+)
 from pydanube_storage.objects import LocalStore
 
 from tests.support.waiting import until
@@ -203,4 +215,86 @@ async def test_a_damaged_or_missing_piece_is_named(
     second.write_bytes(whole)
     first.unlink()
     with pytest.raises(ObjectMissing, match=first.name):
+        read_newest(objects, CLUSTER)
+
+
+async def test_files_of_others_in_the_folder_end_no_snapshot(
+    metadata: EmbeddedStore, objects: LocalStore, tmp_path: Path, quick: None
+) -> None:
+    """A folder may be on a share whose server or whose users put their own files there."""
+    folder = tmp_path / "objects" / CLUSTER / "metadata"
+    (folder / ".snapshots").mkdir(parents=True)
+    (folder / ".snapshots" / "x").touch()
+    (folder / "notes.txt").touch()
+    (folder / "99999999999999999999-aaaaaaaa").mkdir()
+    (folder / "99999999999999999999-aaaaaaaa" / "00000000.json.gz").touch()
+    (folder / "loop").symlink_to("loop")
+    os.mkfifo(folder / "pipe")
+    await metadata.transact([Put("/a", b"1")])
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer(metadata, objects).run)
+        found = await until_at(objects, lambda each: "/a" in each.keys)
+        (folder / found.snapshot / ".00000000.json.gz.swp").touch()
+        await metadata.transact([Put("/b", b"2")])
+        await until_at(objects, lambda each: "/b" in each.keys)
+        group.cancel_scope.cancel()
+
+
+def hostile(head: dict[str, Any], *lines: Any) -> bytes:
+    """Return a piece whose sum is right."""
+    text = "".join(
+        f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in (head, *lines)
+    ).encode()
+    end = {"lines": 1 + len(lines), "sha256": hashlib.sha256(text).hexdigest()}
+    return gzip.compress(text + json.dumps(end).encode())
+
+
+NAME = f"{7:020d}-0a1b2c3d"
+HEAD: dict[str, Any] = {
+    "cluster": CLUSTER, "snapshot": NAME, "piece": 0, "revision": 7, "whole": True, "written_ms": 1, "format": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        hostile(HEAD, "[" * 100_000),
+        hostile(HEAD, 5),
+        hostile(HEAD, "[]"),
+        hostile(HEAD, '{"/a": 1}'),
+        hostile(HEAD, ["/a", 1]),
+        hostile(HEAD, ["/a", 1, 1, "!"]),
+        hostile(HEAD, ["/a", "1", 1, "YQ=="]),
+        hostile(HEAD, [{}, 1, 1, "YQ=="]),
+        hostile(HEAD | {"piece": "x"}),
+        hostile(HEAD | {"revision": "7"}),
+        hostile(HEAD | {"written_ms": 10**30}),
+        hostile(HEAD | {"whole": 1}),
+        hostile(HEAD | {"format": "1"}),
+        hostile(HEAD)[:-1],
+        hostile(HEAD) + b"more",
+        gzip.compress(bytes(MOST_BYTES // 1024)),
+    ],
+)
+def test_a_piece_that_no_broker_wrote_is_corrupt(
+    data: bytes, objects: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MOST_BYTES", MOST_BYTES // 2048)
+    objects.put(piece_key(CLUSTER, NAME, 0), data)
+    with pytest.raises(CorruptObject):
+        read_newest(objects, CLUSTER)
+
+
+def test_a_piece_that_is_too_large_or_no_file_is_not_read(objects: LocalStore, tmp_path: Path) -> None:
+    path = tmp_path / "objects" / piece_key(CLUSTER, NAME, 0)
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(MOST_STORED + 1)
+    with pytest.raises(CorruptObject, match="no piece has more"):
+        read_newest(objects, CLUSTER)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CorruptObject, match="no regular file"):
+        objects.read(piece_key(CLUSTER, NAME, 0), 0, 1)
+    with pytest.raises(ObjectMissing):
         read_newest(objects, CLUSTER)
