@@ -99,8 +99,8 @@ END: Final = """\
 ### In a browser
 
 `danube tui --serve` prints a link with a token that works once. In exchange the browser gets a cookie that scripts cannot read
-and other sites cannot send, and the command prints a new link for the next browser. Page and websocket check cookie, `Host`
-and `Origin`. The page loads nothing from other hosts. At most four consoles run, and a console ends after `--idle` (30 minutes)
+and other sites and other ports of this machine are not sent, and the command prints a new link for the next browser. Page and
+websocket check cookie, `Host` and `Origin`. A connection without the cookie is closed after ten seconds. The page loads nothing from other hosts. At most four consoles run, and a console ends after `--idle` (30 minutes)
 without use. It listens on this machine alone. From another machine, use `ssh -L 8766:127.0.0.1:8766 HOST`. In a container whose
 port is published on 127.0.0.1, use `--host 0.0.0.0 --insecure-bind`, as [the compose file](operating.md#compose) does.
 
