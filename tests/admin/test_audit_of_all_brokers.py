@@ -126,7 +126,8 @@ async def test_a_broker_answers_for_its_own_chain_alone(
 
     async def carried(self: OpsChannel, path: str, request: bytes, **more: Any) -> bytes:
         answer = await carry(self, path, request, **more)
-        return answer.replace(id_of(third).encode(), id_of(first).encode())
+        own = id_of(third).encode()
+        return answer.replace(own, id_of(first).encode()) if self.url == third.admin_url else answer
 
     ids = sorted(map(id_of, cluster.brokers.values()))
     monkeypatch.setattr(OpsChannel, "carry", carried)
