@@ -6,6 +6,7 @@ The pieces of fences and strays are never deleted: a late piece of a process tha
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -18,6 +19,7 @@ from pydanube_broker.chain.store import ChainStore
 log = logging.getLogger("pydanube.chain")
 
 _RETRY_S: Final = 30.0
+_NUMBER: Final = re.compile(r"[0-9]{20}")
 
 
 class Forgetting:
@@ -58,7 +60,10 @@ class Forgetting:
         pieces: list[str] = []
         before = None
         for key in await self._store.names(self._folder):
-            own = int(key.rpartition("/")[2])
+            name = key.removeprefix(f"{self._folder}/")
+            if _NUMBER.fullmatch(name) is None:
+                continue  # no piece: a folder may be on a share where others put their files
+            own = int(name)
             if own >= number or key in self._kept:
                 before = None
                 continue

@@ -170,7 +170,7 @@ class JournalChain:
         except Retryable as error:
             return error
         marks = [name.rpartition("/")[2].partition(".")[0] for name in names]
-        newest = max((int(mark) for mark in marks if mark.isdigit()), default=0)
+        newest = max((int(mark) for mark in marks if mark.isdecimal()), default=0)
         return StoreOwned(
             f"the copy of this journal in {self._url} is continued by another data directory: this one is a copy of that "
             f"one, or was moved. If that broker is gone for good, start with DANUBE_TIER__TAKE_OVER={newest}, once. Else "
