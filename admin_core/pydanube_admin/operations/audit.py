@@ -586,7 +586,7 @@ async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
                 "audit.verify",
                 others,
                 lambda broker_id, answer: VerifiedChain(
-                    # An older release has no chains. A broker answers for its own alone, whatever it calls it
+                    # An older release has no chains. Each broker answers for its own chain alone
                     **{**(answer.get("chains") or [answer])[0], "broker_id": broker_id}
                 ),
                 principal=context.principal,
