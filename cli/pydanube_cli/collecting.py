@@ -21,7 +21,8 @@ EVERY_S: Final = 1.0  # a take-over of thousands of topics makes some ten thousa
 LEAST: Final = 200_000
 LONG_S: Final = 0.05
 BUSY: Final = 0.25  # share of a processor, from which on a full round waits
-WAITS_S: Final = 600.0  # for at most so long
+CALM: Final = 10  # consecutive rounds in which the process was less busy, before a full one
+WAITS_S: Final = 600.0  # a full round waits for at most so long
 #: a frame of a key-shared consumer is a thousand short-lived tuples. The oldest generation is collected only
 #: here
 THRESHOLDS: Final = (50_000, 20, 1_000_000)
@@ -36,6 +37,7 @@ class Collecting:
         self._whole = 0  # objects that the last full round left
         self._frozen = 0  # frozen objects at most: those that were freed since the last count are in it
         self._due_s: float | None = None  # since when a full round waits
+        self._calm = 0  # consecutive rounds in which the process was less busy
         self.longest_s = 0.0
 
     def begin(self) -> None:
@@ -52,9 +54,17 @@ class Collecting:
             await asyncio.sleep(EVERY_S)
             took_s = time.monotonic() - began_s
             share = (time.process_time() - spent_s) / took_s
-            self.collect(
-                is_busy=share >= BUSY or took_s >= EVERY_S + LONG_S
-            )  # on a loaded machine it is late
+            self.round(share=share, late_s=took_s - EVERY_S)
+
+    def round(self, *, share: float, late_s: float) -> int:
+        """Collect once, as `collect`.
+
+        Args:
+            share: of a processor, that the process took since the last round.
+            late_s: delay of this round. On a loaded machine a busy process has a small share, and is late.
+        """
+        self._calm = 0 if share >= BUSY or late_s >= LONG_S else self._calm + 1
+        return self.collect(is_busy=self._calm < CALM)
 
     def collect(self, *, is_busy: bool = False) -> int:
         """Collect once, and freeze the survivors. Return the number of unreachable objects.
@@ -62,8 +72,8 @@ class Collecting:
         Args:
             is_busy: a full round that is due waits, for at most `WAITS_S`.
         """
-        begun = time.perf_counter()
-        whole = self._is_due(begun, is_busy=is_busy)
+        begun_s = time.thread_time()  # processor time: on a loaded machine every round lasts long
+        whole = self._is_due(time.monotonic(), is_busy=is_busy)
         if whole:
             gc.unfreeze()
             self._frozen = 0
@@ -72,7 +82,7 @@ class Collecting:
         gc.freeze()
         if whole:
             self._whole, self._due_s = self._frozen, None
-        took_s = time.perf_counter() - begun
+        took_s = time.thread_time() - begun_s
         self.longest_s = max(self.longest_s, took_s)
         if took_s > LONG_S:
             _log.info(

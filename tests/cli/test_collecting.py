@@ -66,6 +66,23 @@ def test_everything_is_looked_at_once_the_process_is_less_busy(
     assert watched() is None
 
 
+@pytest.mark.parametrize(("share", "late_s"), [(0.9, 0.0), (0.1, 0.5)], ids=["busy", "on a loaded machine"])
+def test_full_round_comes_after_some_calm_seconds(
+    found: Collecting, monkeypatch: pytest.MonkeyPatch, share: float, late_s: float
+) -> None:
+    monkeypatch.setattr(collecting, "LEAST", 0)
+    kept = [Ring() for _ in range(gc.get_freeze_count())]
+    found.round(share=0.0, late_s=0.0)
+    watched = weakref.ref(kept[0])
+    kept.clear()
+    found.round(share=share, late_s=late_s)
+    for _ in range(collecting.CALM - 1):
+        found.round(share=0.0, late_s=0.0)
+    assert watched() is not None
+    found.round(share=0.0, late_s=0.0)
+    assert watched() is None
+
+
 def test_busy_process_waits_for_a_full_round_no_longer_than_its_bound(
     found: Collecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
