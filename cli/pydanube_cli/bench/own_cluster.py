@@ -19,10 +19,12 @@ from typing import Any, Final
 
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import LeaderRecord
+from pydanube_broker.cluster.records import MAX_PARTITIONS
 from pydanube_broker.settings.sections import Server
 from pydanube_core.errors import DeadlineExceeded, PortInUse
-from pydanube_storage.metadata import Put
+from pydanube_storage.metadata import Put, read_all
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from pydanube_cli.bench.fleet import RunningBroker
@@ -88,6 +90,26 @@ class OwnCluster:
             await self.call("topics.create", {"topic": name})
             found.setdefault(await self.owner(name), []).append(name)
         return found
+
+    async def partitions_of(self, n: int, count: int) -> list[str]:
+        """Create partitioned topics until a broker has so many partitions. Return their names.
+
+        As many plain topics take minutes, because each creation has an audit record of its own.
+        """
+        broker_id, found = self.local.facts(n)["broker_id"], list[str]()
+        for number in itertools.count():
+            partitions = min(count, MAX_PARTITIONS)
+            await self.call("topics.create", {"topic": f"many-{number}", "partitions": partitions})
+            items, _ = await read_all(self.store, keys.ASSIGNMENTS)
+            made = [Assignment.of(item.key, item.value) for item in items]
+            found = [
+                str(each.topic)
+                for each in made
+                if str(each.broker_id) == broker_id and not each.topic.is_audit
+            ]
+            if len(found) >= count:
+                break
+        return found[:count]
 
     async def revision(self) -> int:
         """Return etcd's revision: how many changes it has seen."""

@@ -45,7 +45,7 @@ async def taken_over(
             leader = await cluster.leader()
             victim = next(n for n in range(1, BROKERS + 1) if n != leader)
             prose(f"run {number + 1} of {runs}: making {topics} topics at one broker")
-            names = (await cluster.topics_of((victim,), topics))[victim][:topics]
+            names = await cluster.partitions_of(victim, topics)
             await asyncio.sleep(max(0.0, begun_s + CALM_S - time.monotonic()))
             late, counts = await _lost(cluster, victim, names)
         prose(
