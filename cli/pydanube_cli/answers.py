@@ -2,7 +2,7 @@
 
 Of `danube objects list --format paths|glob|sql`, `paths` is exact at any moment: only listed objects are the
 topic. `glob` is one pattern for each folder, for tools that take no list. While a compaction's sources still
-exist it matches them too (docs/operating.md#the-cold-tier). `sql` is all those patterns as one list of texts,
+exist it matches them too (docs/cold-tier.md). `sql` is all those patterns as one list of texts,
 for `read_parquet(…)`: a topic with partitions has several folders.
 
 Calls that take minutes have no deadline unless the user gave one. On a terminal a line on stderr shows the

@@ -38,7 +38,7 @@ RUN = {
         "./danube produce 'bad name!'",
         "./danube config init",
     ],
-    "docs/operating.md": [
+    "docs/cold-tier.md": [
         "./danube objects list logs --format paths",
         "./danube objects export logs",
         "./danube topics set-policies logs",
@@ -53,12 +53,12 @@ ELSEWHERE = {
     ("docs/quickstart.md", "make run"): "tests/e2e/test_walk_road.py",
     ("docs/quickstart.md", "kill -9"): "tests/e2e/test_walk_road.py",
     ("docs/quickstart.md", "./danube bench"): "tests/cli/test_bench_live.py",
-    ("docs/operating.md", "[tier]"): "tests/e2e/test_walk_tier.py",
-    ("docs/operating.md", "duckdb -c"): "tests/e2e/test_walk_tier.py",
-    ("docs/operating.md", "import subprocess, duckdb"): "tests/e2e/test_walk_tier.py",
-    ("docs/operating.md", "import pandas"): "tests/e2e/test_walk_tier.py",
-    ("docs/operating.md", "import polars"): "tests/e2e/test_walk_tier.py",
-    ("docs/operating.md", "from pyspark"): "tests/e2e/test_walk_tier.py",
+    ("docs/cold-tier.md", "[tier]"): "tests/e2e/test_walk_tier.py",
+    ("docs/cold-tier.md", "duckdb -c"): "tests/e2e/test_walk_tier.py",
+    ("docs/cold-tier.md", "import subprocess, duckdb"): "tests/e2e/test_walk_tier.py",
+    ("docs/cold-tier.md", "import pandas"): "tests/e2e/test_walk_tier.py",
+    ("docs/cold-tier.md", "import polars"): "tests/e2e/test_walk_tier.py",
+    ("docs/cold-tier.md", "from pyspark"): "tests/e2e/test_walk_tier.py",
     ("docs/operating.md", "podman run"): "tests/deploy/test_containers.py",
     (
         "docs/operating.md",
@@ -78,9 +78,9 @@ ELSEWHERE = {
         "",
     ): "needs a machine with systemd; tests/deploy/test_systemd.py judges the unit",
     ("deploy/helm/danube/README.md", ""): "needs a Kubernetes; tests/deploy/test_chart.py renders the chart",
-    ("docs/operating.md", "kill -TERM"): "tests/e2e/test_tier_backups_and_copies.py",
-    ("docs/operating.md", "rm -rf"): "tests/e2e/test_tier_backups_and_copies.py",
-    ("docs/operating.md", "DANUBE_TIER__TAKE_OVER"): "tests/e2e/test_tier_backups_and_copies.py",
+    ("docs/backup.md", "kill -TERM"): "tests/e2e/test_tier_backups_and_copies.py",
+    ("docs/backup.md", "rm -rf"): "tests/e2e/test_tier_backups_and_copies.py",
+    ("docs/backup.md", "DANUBE_TIER__TAKE_OVER"): "tests/e2e/test_tier_backups_and_copies.py",
     ("docs/administration.md", ""): "tests/mcp/test_conversations_page.py",
     ("docs/administration.md", "danube topics delete"): "tests/cli/test_operation_commands.py",
     ("docs/ai-administration.md", ""): "tests/mcp/test_conversations_page.py",
@@ -182,7 +182,7 @@ def run(words: list[str], folder: Path, broker: BrokerProcess) -> subprocess.Com
 @pytest.mark.parametrize("page", RUN)
 def test_the_samples_of_the_page_run(page: str, desk: tuple[Path, BrokerProcess]) -> None:
     folder, broker = desk
-    if page == "docs/operating.md":
+    if page == "docs/cold-tier.md":
         broker.command("produce", "logs", "-f", str(folder / "dpkg.log"))
     found, last = blocks(ROOT / page), ""
     for begins in RUN[page]:

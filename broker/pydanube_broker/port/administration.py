@@ -52,7 +52,7 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
     """Return the key of this broker's audit records, created if there is none: a file *beside* the data directory.
 
     So no copy of the directory has it. With the key, audit records that verify can be forged. It is in no metadata, no
-    export and no bundle (docs/operating.md#the-key-of-the-audit).
+    export and no bundle (docs/backup.md#the-key-of-the-audit).
 
     A key that can neither be read nor created never prevents a start. The broker then uses a key that ends with the
     process, and logs a remedy. Its records verify as "chain only" afterwards.

@@ -43,7 +43,7 @@ class Aside:
                 SetAside(key=key, why=error.message, mend="start the version of the broker that wrote it")
             )
         except (ClusterError, ValueError, TypeError, LookupError) as error:
-            mend = "restore the metadata from a backup (docs/operating.md#backup-and-restore)"
+            mend = "restore the metadata from a backup (docs/backup.md)"
             why = error.message if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
             self._add(SetAside(key=key, why=why, mend=mend))
 
