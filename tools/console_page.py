@@ -55,7 +55,7 @@ most) and counts at the bottom the messages that it dropped before they were sho
 
 ### Views
 
-After `:` come a view's name or alias and its subject. The up key brings back earlier entries. The command beside a view gives
+After `:` come a view's name or alias and its subject. The action of a view's key is `go.VIEW`. The up key brings back earlier entries. The command beside a view gives
 the same facts without a screen. `danube tui --snapshot VIEW --json` prints a view's rows, and ends with the usual exit codes.
 
 """
@@ -84,7 +84,7 @@ Changes need `--allow-writes` and, with authentication on, the caller's right to
 missing from the footer and the palette, and dimmed in the help. The console shows the plan first: the data that is lost and
 the clients that are affected. Cancel has the focus. A change that destroys data, or that moves other clients' topics, needs the
 name typed in. Marked rows, at most a hundred, are planned together, and topics share one plan and token. A file gives actions other
-keys. Two actions with one key in a view are an error that names both.
+keys. Two actions with one key in a view are an error that names both. An action without a view works everywhere.
 
 ```toml
 # danube tui --keys keys.toml
@@ -115,17 +115,23 @@ terminal's clipboard (OSC 52), and for terminals without one into a file, which 
 """
 
 
+#: actions that open a view: the table of views has their keys
+_GO_TO_VIEW: Final = frozenset(f"go.{name}" for name in VIEWS)
+
+
 def section() -> str:
     """Return the section on the console: prose, views, filters and keys."""
     parts = [
         HEAD,
-        "| view | also | of | shows | without a screen |\n|---|---|---|---|---|\n",
+        "| view | key | also | of | shows | without a screen |\n|---|---|---|---|---|---|\n",
         *_views(),
     ]
     parts += ["\n", FILTERS, KEYS_TEXT]
     for group in dict.fromkeys(action.group for action in ACTIONS.values()):
         parts += [f"#### {group}\n\n| key | action | where | effect |\n|---|---|---|---|\n"]
-        parts += [_key(action) for action in ACTIONS.values() if action.group == group]
+        parts += [
+            _key(each) for each in ACTIONS.values() if each.group == group and each.id not in _GO_TO_VIEW
+        ]
         parts += ["\n"]
     parts += [
         "The cursor moves with the arrows, `j k g G`, page up and down, home and end. A column's capital letter, which `?` "
@@ -139,12 +145,14 @@ def _views() -> Iterator[str]:
         of = " ".join([*(name.upper() for name in view.takes), *(f"[{name.upper()}]" for name in view.may)])
         also = ", ".join(f"`{each}`" for each in view.aliases)
         twins = " and ".join(f"`{each}`" for each in view.twin.split("; "))
-        yield f"| `{view.name}` | {also} | {of} | {view.summary} | {twins} |\n"
+        go = ACTIONS.get(f"go.{view.name}")
+        keys = " ".join(f"`{key}`" for key in go.keys) if go else ""
+        yield f"| `{view.name}` | {keys} | {also} | {of} | {view.summary} | {twins} |\n"
 
 
 def _key(action: Action) -> str:
     keys = " ".join(f"`{key}`" for key in action.keys)
-    where = ", ".join(action.views) or "everywhere"
+    where = ", ".join(action.views)
     return f"| {keys} | `{action.id}` | {where} | {action.help} |\n"
 
 

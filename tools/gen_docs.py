@@ -1,5 +1,4 @@
-"""Write the pages that are tables of what the code says, docs/operations.md and docs/reference.md, the table of operations
-in docs/interface.md, the words that shells complete (cli/pydanube_cli/completion/words.json), and the declarations that
+"""Write the pages that are tables of what the code says, docs/operations.md and docs/reference.md, the words that shells complete (cli/pydanube_cli/completion/words.json), and the declarations that
 the command line reads (admin_core/pydanube_admin/engine/declarations.json).
 
     python tools/gen_docs.py            write them
@@ -13,17 +12,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydanube_admin.engine.declaration import FILE as DECLARATIONS
-from pydanube_admin.engine.declaration import Argument, file_text
-from pydanube_admin.engine.models import Effect, SortedListRequest
-from pydanube_admin.engine.operation import Operation
-from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
+from pydanube_admin.engine.declaration import file_text
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.settings.sections import Entry, Settings, sections
 from pydanube_broker.status.metric_table import METRICS, MetricArea
@@ -35,29 +30,18 @@ from pydanube_core.diagnosis.findings import Rule, RuleArea
 from pydanube_core.diagnosis.rules import RULES
 from pydanube_core.telemetry import TABLES
 from pydanube_mcp import McpClient, print_config
-from pydanube_mcp.profiles import BY_SET_ONLY
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tools import completion_words, console_page  # noqa: E402  # neighbours, found by their folder
+from tools import completion_words, console_page, operations_page  # noqa: E402  # neighbours, found by their folder
 from tools.generated_files import write_or_compare  # noqa: E402
+from tools.tables import json_text, table  # noqa: E402
 
 DOCS: Final = ROOT / "docs"
 HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n\n"
 
 # Settings that are read and checked but have nothing to act on yet, with the piece of work that brings it.
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {}
-
-EFFECTS: Final = {
-    Effect.READ: "reads",
-    Effect.CREATE: "creates",
-    Effect.CHANGE: "changes",
-    Effect.DESTROY: "destroys",
-}
-
-LETTERS: Final = {Effect.READ: "R", Effect.CREATE: "C", Effect.CHANGE: "W", Effect.DESTROY: "X"}
-OPERATIONS_BEGIN: Final = "<!-- operations: written by tools/gen_docs.py (make docs) -->"
-OPERATIONS_END: Final = "<!-- end of operations -->"
 
 REFERENCE: Final = """\
 # Reference
@@ -197,40 +181,6 @@ of the run before, provisional, with `measured_until_ms` in its evidence.
 
 """
 
-OPERATIONS_TEXT: Final = """\
-# Operations
-
-An operation is declared once and reached by every face under the same arguments, with the same result:
-
-| face | form |
-|---|---|
-| command line | `danube GROUP VERB`, with required arguments in their order and the others as flags |
-| JSON-RPC | `POST http://127.0.0.1:8765/rpc`, method `group.verb`, or `danube rpc group.verb --params '{…}'` |
-| MCP | the tool named below, over stdio (`danube mcp`) or `http://127.0.0.1:8765/mcp` |
-| gRPC | `danube.ops` on port 50051, which the others use |
-
-In a clone of the repository the command is `./danube`.
-
-A list answers `{"items", "next_page", "total", "as_of"}`. A missing value is `null`, with the reason beside it in
-`<field>_reason`. Times are UTC. In a topic argument `orders` means `/default/orders`. A field of a result is a string where no other
-type is named. `?` means that it may be null.
-
-Lists take these arguments, which are not repeated below:
-
-"""
-
-
-def cell(value: object) -> str:
-    """A value in a table: bars would end the cell."""
-    return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    columns = list(head)
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(map(cell, row))} |" for row in rows]
-    return "\n".join(lines) + "\n"
-
 
 def configuration() -> str:
     """Return the section on settings: a table for each section of the file."""
@@ -256,10 +206,6 @@ def section_text(name: str, summary: str, entries: list[Entry]) -> str:
     return f"### [{name}] settings\n\n{summary}\n\n{note}{table(('key', 'type', 'default', 'meaning'), rows)}"
 
 
-def json_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def error_codes() -> str:
     """Return the section on errors: a table for each exit code."""
     parts = [ERRORS]
@@ -280,141 +226,6 @@ def summary_of(code: str) -> str:
     return inspect.getdoc(type(errors.error_for(code, ""))) or ""
 
 
-# Arguments of lists, described once
-OF_LISTS: Final = frozenset(SortedListRequest.model_fields)
-
-
-def operations() -> str:
-    """Return the page of operations."""
-    shared = [a for a in OPERATIONS["topics.list"].arguments if a.name in OF_LISTS]
-    assert len(shared) == len(OF_LISTS)
-    parts = [OPERATIONS_TEXT + arguments_table(shared), overview()]
-    parts += [operation_text(operation) for operation in OPERATIONS.values()]
-    return "\n".join(parts)
-
-
-def overview() -> str:
-    """Return the index: the verbs of each group."""
-    groups: dict[str, list[str]] = {}
-    for operation in OPERATIONS.values():
-        link = f"[`{operation.verb}`](#{operation.name.replace('.', '')})"
-        groups.setdefault(operation.group, []).append(link)
-    return table(
-        ("group", "operations"), [(f"`{group}`", " ".join(verbs)) for group, verbs in groups.items()]
-    )
-
-
-def interface() -> str:
-    """Return the page of the interface, with its table of operations written anew."""
-    before, _, rest = (DOCS / "interface.md").read_text(encoding="utf-8").partition(f"{OPERATIONS_BEGIN}\n")
-    _, found, after = rest.partition(OPERATIONS_END)
-    assert found, "docs/interface.md has the two marks of the table of operations"
-    rows = table(("operation → MCP tool", "", "arguments"), map(interface_row, OPERATIONS.values()))
-    return f"{before}{OPERATIONS_BEGIN}\n{rows}{found}{after}"
-
-
-def interface_row(operation: Operation) -> tuple[str, ...]:
-    arguments = (
-        argument.name + ("" if argument.required else "?")
-        for argument in operation.arguments
-        if argument.name not in OF_LISTS
-    )
-    return (
-        f"`{operation.name}` → `{operation.tool}`",
-        LETTERS[operation.effect] + (" d" if operation.default_profile else ""),
-        ", ".join(arguments) or "–",
-    )
-
-
-def arguments_table(arguments: Iterable[Argument]) -> str:
-    rows = [
-        (f"`{a.name}`", " ".join(kind_words(a)), "required" if a.required else default_of(a), a.help)
-        for a in arguments
-    ]
-    return table(("argument", "type", "default", "meaning"), rows)
-
-
-def _needs(operation: Operation) -> str:
-    if operation.name in FREE:
-        return "needs no permission"
-    if operation.name in OF_ANOTHER:
-        return "needs the permission of the call inside"
-    if operation.name in OWN:
-        return f"needs `{operation.permission}` for plans or tasks of others"
-    return f"needs `{operation.permission}`"
-
-
-def operation_text(operation: Operation) -> str:
-    facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect], _needs(operation)]
-    if operation.group in BY_SET_ONLY:
-        facts.append(f"only in the MCP tool set `{operation.group}`")
-    elif not operation.default_profile:
-        facts.append("only in the MCP profile `full`")
-    if operation.effect is Effect.DESTROY and operation.planned:
-        facts.append("needs a plan")
-    if operation.reversible:
-        facts.append("can be undone")
-    if operation.long_running:
-        facts.append("may take minutes (`detach`)")
-    text = f"## {operation.name}\n\n{operation.summary}\n\n{', '.join(facts)}.\n\n"
-    own = [a for a in operation.arguments if a.name not in OF_LISTS or a.required]
-    if len(own) < len(operation.arguments):
-        shared = [f"`{a.name}`" for a in operation.arguments if a not in own]
-        some = "" if len(shared) == len(OF_LISTS) else f" {', '.join(shared)} of"
-        text += f"Takes{some} the arguments of lists.\n\n"
-    if own:
-        text += arguments_table(own) + "\n"
-    if operation.later_arguments:
-        later = ", ".join(f"`{name}` ({piece})" for name, piece in operation.later_arguments.items())
-        text += f"Arguments still to come: {later}.\n\n"
-    lines = [f"{operation.command_line(e.arguments):<60} # {e.note}" for e in operation.examples]
-    text += "```sh\n" + "\n".join(lines) + "\n```\n\n"
-    is_list, fields = result_fields(operation.output_schema)
-    text += f"{'Each item' if is_list else 'The result'}: {', '.join(fields)}.\n"
-    return text
-
-
-def kind_words(argument: Argument) -> Iterator[str]:
-    if argument.choices:
-        yield " or ".join(f"`{choice}`" for choice in argument.choices)
-        return
-    yield argument.type.value
-    if argument.minimum is not None:
-        yield f"from {argument.minimum}"
-    if argument.maximum is not None:
-        yield f"to {argument.maximum}"
-
-
-def default_of(argument: Argument) -> str:
-    return "" if argument.default is None else f"`{json_text(argument.default)}`"
-
-
-def result_fields(schema: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    """(whether it is a list, its fields in words); reasons are left out, they follow one rule."""
-    properties: Mapping[str, Any] = schema["properties"]
-    is_list = "items" in properties and "next_page" in properties
-    if is_list:
-        properties = properties["items"]["items"]["properties"]
-    rows = [
-        f"`{name}`{type_of(field)}"
-        for name, field in properties.items()
-        if not (name.endswith("_reason") and name.removesuffix("_reason") in properties)
-    ]
-    return is_list, rows
-
-
-def type_of(field: Mapping[str, Any]) -> str:
-    """Return a field's type in words, empty for a string."""
-    if "enum" in field:
-        words = " or ".join(f"`{json_text(word)}`" for word in field["enum"] if word is not None)
-        return f"{'?' if None in field['enum'] else ''} ({words})"
-    kinds = field.get("type", "any")
-    names = [kinds] if isinstance(kinds, str) else list(kinds)
-    known = [name for name in names if name != "null"]
-    mark = "?" if len(known) < len(names) else ""
-    return mark if known == ["string"] else f"{mark} ({' or '.join(known)})"
-
-
 def diagnosis() -> str:
     """Return the section on diagnosis: its terms, and a table of evidence for each rule."""
     parts = [DIAGNOSIS.rstrip() + "\n"]
@@ -429,11 +240,12 @@ def diagnosis() -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    """Return the text of one rule: when it holds, its evidence, its remedy."""
-    evidence = table(("evidence", ""), [(f"`{name}`", meaning) for name, meaning in rule.evidence.items()])
+    """Return the text of one rule: when it holds, its remedy, what is not observable, its evidence."""
+    hidden = "; ".join(rule.unobservable)
+    evidence = "".join(f"- `{name}`: {meaning}\n" for name, meaning in rule.evidence.items())
     return (
-        f"#### {rule.name}\n\nHolds when {rule.holds}. Severity: {rule.severity}.\n\n{evidence}\n"
-        f"Remedy: {rule.helps}. Not observable: {'; '.join(rule.unobservable)}.\n"
+        f"#### {rule.name}\n\nHolds when {rule.holds}. Severity: {rule.severity}. Remedy: {rule.helps}."
+        f"{f' Not observable: {hidden}.' if hidden else ''}\n\n{evidence}"
     )
 
 
@@ -597,7 +409,7 @@ def connectors() -> str:
     return CONNECTORS + "\n".join(part.rstrip() + "\n" for part in parts)
 
 
-PAGES: Final = {"connectors.md": connectors, "operations.md": operations, "reference.md": reference}
+PAGES: Final = {"connectors.md": connectors, "operations.md": operations_page.page, "reference.md": reference}
 # What is no page: the words that shells complete
 WORDS: Final = ROOT / "cli" / "pydanube_cli" / "completion" / "words.json"
 
@@ -611,7 +423,6 @@ def main() -> int:
     if write_or_compare({DECLARATIONS: file_text(OPERATIONS.values())}, check=check, remedy=remedy):
         return 1
     written = {DOCS / name: HEAD + write().rstrip() + "\n" for name, write in PAGES.items()}
-    written[DOCS / "interface.md"] = interface()
     written |= {DOCS / name: text for name, text in console_page.pictures()}
     words = completion_words.text(
         command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of

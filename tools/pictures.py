@@ -51,6 +51,7 @@ VIEWS: Final = (
 WATCHED_S: Final = (
     320.0  # a window of samples: statuses are known then, and the shop's first minute has left the charts
 )
+OPENED_S: Final = 60.0  # until the shop has its topics and sells, also on a busy machine
 FRAME_S: Final = 5.0
 FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
@@ -179,7 +180,10 @@ def _placed(frame: str, number: int) -> str:
 
 
 async def look(broker: BrokerProcess, folder: Path) -> None:
-    """Write every view at every size."""
+    """Write every view at every size, once the shop trades."""
+    app = console(broker, "topics")
+    async with app.run_test(size=SIZE) as pilot:
+        await _seen(app, pilot, round(OPENED_S))
     for words in VIEWS:
         for width, height in SIZES:
             app = console(broker, words)

@@ -20,5 +20,5 @@ def test_an_operation_needs_its_module_and_its_test_and_nothing_else() -> None:
         "admin_core/pydanube_admin/operations/topic_owner.py",
         "tests/admin/test_topic_owner.py",
     ]
-    for page in ("docs/interface.md", "docs/operations.md", "client/pydanube/admin/generated/operations.py"):
+    for page in ("docs/operations.md", "client/pydanube/admin/generated/operations.py"):
         assert page in generated

@@ -1,4 +1,4 @@
-"""docs/interface.md is held to the code: the SDK's keywords. Its table of operations is generated (`make docs`)."""
+"""docs/interface.md is held to the code: the SDK's keywords."""
 
 from __future__ import annotations
 
