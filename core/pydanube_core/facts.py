@@ -132,6 +132,7 @@ class TrafficFacts:
     redelivered: int
     publish_rejected: int
     dropped: int
+    bytes_out: int = 0  # redeliveries included. Brokers of older builds do not report it
     # Present numbers. Of all topics, without those of the system namespace
     logs: int
     subscriptions: int

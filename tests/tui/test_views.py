@@ -26,6 +26,7 @@ ARGUMENTS = {
     "plan": "plan {plan}",
     "change": "change {call}",
     "connector": "connector to-shop",
+    "broker": "broker {broker}",
 }
 SINK = "connector = 'http-sink'\ntopic = '/default/orders'\n[settings]\nurl = 'https://shop.example/in'\n"
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
@@ -43,7 +44,8 @@ async def facts(cluster: Administered) -> dict[str, str]:
     made = await cluster("namespaces.create", namespace="made")
     if not (await cluster("connectors.list"))["items"]:
         await cluster("connectors.create", connector="to-shop", definition=SINK)
-    return {"plan": plan["plan_id"], "call": made["call_id"]}
+    broker = (await cluster("brokers.list"))["items"][0]["broker_id"]
+    return {"plan": plan["plan_id"], "call": made["call_id"], "broker": broker}
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -443,7 +443,9 @@ class Board(App[None]):
         found: list[str] = []
         for target in self.places[max(0, self.at - 2) : self.at + 1]:
             view = VIEWS[target.view]
-            detail = " › ".join(str(value) for value in target.arguments.values())
+            # A broker's id has nineteen digits: its last ones do for a title, and the view has its name
+            given = ((name, str(value)) for name, value in target.arguments.items())
+            detail = " › ".join(value[-6:] if name == "broker_id" else value for name, value in given)
             found.append(f"{view.title} {detail}" if detail else view.title)
         return found
 

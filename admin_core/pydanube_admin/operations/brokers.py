@@ -145,6 +145,7 @@ class Metrics(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
+    bytes_out: int
     redelivered: int
     publish_rejected: int
     dropped: int

@@ -85,19 +85,21 @@ class SessionsPart:
         names = {one.name for one in topics}
         refused = sum(count for (one, _), count in metrics.rejected.items() if topic is None or one in names)
         slices, now = Slices(), now_ms()
-        logs, cursors = [(0,) * 6], [(0,) * 6]
+        logs, cursors = [(0,) * 7], [(0,) * 6]
         for one in topics:  # in plain tuples: a console requests ten thousand topics every two seconds
             await slices()
             # Traffic is counted of all logs, the present state only of users' logs.
             there = topic is not None or one.options.topic.namespace != SYSTEM_NAMESPACE
             stored = sum(self._broker.stored_bytes(one)) if there else 0
             clients = (there * one.producers_connected, there * one.readers)
-            logs.append((one.messages_in, one.bytes_in, there, *clients, stored))
+            logs.append((one.messages_in, one.bytes_in, one.bytes_out, there, *clients, stored))
             for pump in one.subscriptions.values():
                 state = pump.cursor_state(now)
                 counted = (there, there * len(pump.links), there * state.lag_messages)
                 cursors.append((pump.delivered, state.redelivered, state.dropped, *counted))
-        messages_in, bytes_in, count, producers, readers, stored_bytes = map(sum, zip(*logs, strict=True))
+        messages_in, bytes_in, bytes_out, count, producers, readers, stored_bytes = map(
+            sum, zip(*logs, strict=True)
+        )
         messages_out, redelivered, dropped, subscriptions, consumers, lag = map(
             sum, zip(*cursors, strict=True)
         )
@@ -105,6 +107,7 @@ class SessionsPart:
             messages_in=messages_in,
             bytes_in=bytes_in,
             messages_out=messages_out,
+            bytes_out=bytes_out,
             redelivered=redelivered,
             publish_rejected=refused,
             dropped=dropped,

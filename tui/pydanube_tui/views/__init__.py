@@ -41,6 +41,7 @@ VIEWS: Final[dict[str, View]] = {
         fleet.LOGS,
         fleet.CLIENTS,
         connectors.LIST,
+        brokers.ONE,
         topics.ONE,
         subscriptions.ONE,
         stored.SCHEMA,

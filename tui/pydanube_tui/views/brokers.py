@@ -9,9 +9,10 @@ from typing import Final
 from pydanube_core.units import counted
 
 from pydanube_tui.columns import custom, moving, number, words
-from pydanube_tui.page import Call, Cell, Column, Item, Line, Tone, dim, fact, line
+from pydanube_tui.page import Cell, Column, Item, Line, Target, Tone, dim, fact, line
 from pydanube_tui.text import gauge, size, span
-from pydanube_tui.view import Arguments, Ask, Situation, View, listed
+from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, listed
+from pydanube_tui.views.charts import traffic
 from pydanube_tui.views.wording import broker_name, broker_names
 
 FULL: Final = 0.8  # of a capacity: from there on it is a warning, as the load manager has it
@@ -134,6 +135,74 @@ def _proposal(found: Item, situation: Situation) -> list[Line]:
     return [*lines, line(dim(f"   and {len(moves) - most} more"))] if len(moves) > most else lines
 
 
+def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
+    named = {"broker_id": arguments["broker_id"]}
+    return {
+        "broker": Ask(operation="brokers.describe", arguments=named),
+        "chart": Ask(operation="cluster.chart", arguments={**named, "since": CHARTED}, optional=True),
+        "metrics": Ask(operation="brokers.metrics", arguments=named, optional=True),
+        "topics": Ask(operation="topics.list", extent=Extent.ALL, optional=True),
+    }
+
+
+def _measures_of_one(answers: Mapping[str, Answer]) -> Mapping[str, float]:
+    metrics = answers.get("metrics")
+    counters = ("messages_in", "messages_out", "bytes_in", "bytes_out")
+    return (
+        {name: float(metrics[name]) for name in counters if name in metrics}
+        if isinstance(metrics, Mapping)
+        else {}
+    )
+
+
+def _head_of_one(situation: Situation) -> Sequence[Line]:
+    broker = situation.of("broker")
+    if not broker:
+        return []
+    reasons = ", ".join(f"{each['code']}: {each['message']}" for each in broker["reasons"])
+    ready = ("✓ ready", Tone.GOOD) if broker["ready"] else ("✗ not ready", Tone.BAD)
+    where = f"   {broker_name(broker)}, up {span(broker['uptime_s'])}, version {broker['version']}"
+    disk, journal = broker["disk"], broker["journal"]
+    kept = f"journal {size(journal.get('bytes'))}B, {size(disk.get('free_bytes'))}B free"
+    return [
+        line((f" {ready[0]}", ready[1]), where, (f"   {reasons}" if reasons else "", Tone.WARN)),
+        line(),
+        *traffic(situation, situation.of("metrics").get("lag_messages")),
+        fact("disk", kept, cells=9),
+        line(),
+    ]
+
+
+def _topics_of_one(situation: Situation) -> list[Item]:
+    owner = situation.arguments["broker_id"]
+    return [item for item in situation.items("topics") if item["owner"] == owner]
+
+
+ONE: Final = View(
+    name="broker",
+    title="Broker",
+    summary="One broker: its traffic and unread messages over the last hour, and the topics that it serves.",
+    twin="danube brokers describe --broker-id BROKER_ID --json; danube cluster chart --broker-id BROKER_ID --json",
+    asks=_asks_one,
+    measures=_measures_of_one,
+    columns=(
+        words("topic", "N 20-90 grows", tone=Tone.STRONG),
+        number("messages", "M 8 marks"),
+        number("bytes", "B 7 bytes"),
+        number("producers", "R 4 drop=2", title="prod"),
+        number("consumers", "C 4 drop=2", title="cons"),
+        number("subscriptions", "S 4", title="subs"),
+    ),
+    items=_topics_of_one,
+    key=lambda item: str(item["topic"]),
+    enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
+    head=_head_of_one,
+    empty="no topic of one part is served here. Parts of topics are in the view of their topic",
+    sort=("topic", False),
+    dated=("chart",),
+    takes=("broker_id",),
+)
+
 BROKERS: Final = View(
     name="brokers",
     title="Brokers",
@@ -155,8 +224,8 @@ BROKERS: Final = View(
     ),
     items=_members,
     key=lambda item: str(item["broker_id"]),
-    enter=lambda item: Call(operation="brokers.describe", arguments={"broker_id": item["broker_id"]}),
+    enter=lambda item: Target(view="broker", arguments={"broker_id": item["broker_id"]}),
     head=_head,
     empty="no broker answers",
-    aliases=("broker", "balance"),
+    aliases=("balance",),
 )

@@ -12,8 +12,9 @@ from pydanube_core.units import counted
 
 from pydanube_tui.columns import column
 from pydanube_tui.page import Cell, Line, Row, Span, Target, Tone, dim, fact, headings, line
-from pydanube_tui.text import ago, count, fitted, gauge, rate, size, span, sparkline
+from pydanube_tui.text import ago, count, gauge, rate, size, span, sparkline
 from pydanube_tui.view import CHARTED, Answer, Ask, Extent, Situation, View
+from pydanube_tui.views.charts import TITLE_CELLS, traffic
 from pydanube_tui.views.subscriptions import blocked_by, key_of, merged, place_of_subscription, urgency
 from pydanube_tui.views.wording import (
     VERDICT,
@@ -46,7 +47,9 @@ def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
     if not isinstance(metrics, Mapping):
         return {}
     found = {
-        name: float(metrics[name]) for name in ("messages_in", "messages_out", "bytes_in", "lag_messages")
+        name: float(metrics[name])
+        for name in ("messages_in", "messages_out", "bytes_in", "bytes_out", "lag_messages")
+        if name in metrics  # bytes_out: a broker of an older build lacks it
     }
     topics = answers.get("topics")
     items = topics["items"] if isinstance(topics, Mapping) else ()
@@ -72,7 +75,7 @@ def _head(situation: Situation) -> list[Line]:
     )
     runs = f"{status.get('durability', '–')}, version {status.get('version', '–')}"
     lines = [
-        *(first, line(), *_rates(situation, metrics), _storage(status, situation.width)),
+        *(first, line(), *traffic(situation, metrics.get("lag_messages")), _storage(status, situation.width)),
         _fact("cluster", " · ".join(there)),
         _fact("broker", f"up {span(status.get('uptime_s'))}, {runs}"),
     ]
@@ -82,25 +85,7 @@ def _head(situation: Situation) -> list[Line]:
 
 
 def _fact(title: str, *spans: Span | str) -> Line:
-    return fact(title, *spans, cells=9)
-
-
-def _rates(situation: Situation, metrics: Mapping[str, Any]) -> Iterator[Line]:
-    """Return traffic and lag now, and over the last hour: of the brokers' history, else since the view was opened."""
-    cells = max(30, situation.width - 46)
-    chart = situation.of("chart")
-    over = dim(f"  over {span(chart['age_s'][0])}") if chart else dim("")
-    for title in ("in", "out"):
-        name = f"messages_{title}"
-        per_s = situation.rate(f"bytes_{title}")
-        if per_s is None and chart:
-            per_s = chart[f"bytes_{title}_rate"][-1]
-        told = f"{rate(situation.rate(name)):>9} {'–' if per_s is None else f'{size(per_s)}B/s':>9}"
-        drawn = fitted(chart[f"{name}_rate"][1:] if chart else situation.rates(name, cells + 1), cells)
-        yield _fact(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), over)
-    told = f"{count(metrics.get('lag_messages')):>9}{'':10}"
-    drawn = fitted(chart["lag_messages"] if chart else situation.values("lag_messages", cells), cells)
-    yield _fact("behind", (told, Tone.STRONG), "  ", (drawn, Tone.WARN), over)
+    return fact(title, *spans, cells=TITLE_CELLS)
 
 
 def _storage(status: Mapping[str, Any], cells: int) -> Line:

@@ -51,6 +51,7 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "journal.describe": ("journal", ()),
     "brokers.logs": ("logs", ()),
     "brokers.list": ("brokers", ()),
+    "brokers.describe": ("broker", ("broker_id",)),
     "cluster.balance": ("brokers", ()),
     "cluster.rebalance": ("brokers", ()),
     "alerts.list": ("alerts", ()),

@@ -272,6 +272,7 @@ class BrokerMetricsResult(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
+    bytes_out: int
     redelivered: int
     publish_rejected: int
     dropped: int
@@ -422,6 +423,7 @@ class ClusterMetrics(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
+    bytes_out: int
     redelivered: int
     publish_rejected: int
     dropped: int
@@ -1740,6 +1742,7 @@ class TopicMetrics(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
+    bytes_out: int
     redelivered: int
     publish_rejected: int
     dropped: int
