@@ -27,8 +27,16 @@ OF_THE_ROOT: Final = {
     "CHANGELOG.md": "",
     "CONTRIBUTING.md": "",
 }
+_PICTURE: Final = re.compile(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|mailto:)([^)\s#]*)(#[^)\s]*)?\)")
 _SHORT: Final = 25  # characters: "Is it Danube?" says nothing of its page
+WAYS_ON: Final = {
+    "Quickstart": "quickstart.md",
+    "Python": "python.md",
+    "With an AI assistant": "ai-administration.md",
+    "Operate": "operating.md",
+    "Operations": "operations.md",
+}
 _FENCE: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -54,8 +62,25 @@ def for_site(text: str, page: Path, known: dict[Path, Path]) -> str:
         path = file.relative_to(ROOT).as_posix()
         return words if path in words or words.strip("`") in path else f"{words} (`{path}`)"
 
+    def shown(picture: re.Match[str]) -> str:
+        file = (page.parent / picture[2]).resolve()
+        there = os.path.relpath(file.relative_to(ROOT / "docs"), known[page].parent)
+        return f"![{picture[1]}]({Path(there).as_posix()})"
+
     parts = _FENCE.split(text)
-    return "".join(part if part.startswith("```") else _LINK.sub(moved, part) for part in parts)
+    return "".join(
+        part if part.startswith("```") else _PICTURE.sub(shown, _LINK.sub(moved, part)) for part in parts
+    )
+
+
+def landing(text: str) -> str:
+    """The first page: the README over the whole width, with the ways on below its first paragraph."""
+    title, first, rest = text.split("\n\n", 2)
+    buttons = "\n".join(
+        f"[{words}]({place}){{ .md-button{' .md-button--primary' if at == 0 else ''} }}"
+        for at, (words, place) in enumerate(WAYS_ON.items())
+    )
+    return f"---\nhide: [navigation, toc]\n---\n\n{title}\n\n{first}\n\n{buttons}\n\n{rest}"
 
 
 def slug(text: str, separator: str) -> str:
@@ -70,6 +95,9 @@ def gather() -> None:
     for page, place in known.items():
         (PAGES / place).parent.mkdir(parents=True, exist_ok=True)
         (PAGES / place).write_text(for_site(page.read_text(encoding="utf-8"), page, known), encoding="utf-8")
+    index = PAGES / "index.md"
+    index.write_text(landing(index.read_text(encoding="utf-8")), encoding="utf-8")
+    shutil.copy(MENU.parent / "site.css", PAGES / "site.css")
     for picture in (ROOT / "docs").rglob("*.svg"):
         shutil.copy(picture, PAGES / picture.relative_to(ROOT / "docs"))
     (PAGES / "llms.txt").write_text(llms_txt(), encoding="utf-8")
@@ -85,7 +113,7 @@ def llms_txt() -> str:
         if not place.endswith(".md"):
             lines += ["", f"## {place.rstrip(':')}", ""]
             continue
-        page = (PAGES / place).read_text(encoding="utf-8")
+        page = re.sub(r"^---\n.*?\n---\n+", "", (PAGES / place).read_text(encoding="utf-8"), flags=re.DOTALL)
         title = name or page.splitlines()[0].removeprefix("# ")
         lines.append(f"- [{title}]({Path(place).with_suffix('.html').as_posix()}): {first_sentence(page)}")
     return "\n".join(lines) + "\n"

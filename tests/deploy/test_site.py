@@ -40,6 +40,19 @@ def test_the_site_is_built_without_a_dead_link(tmp_path: Path) -> None:
     assert "fonts.googleapis.com" not in page, "nothing is fetched from elsewhere"
 
 
+def test_every_picture_of_the_site_is_there(tmp_path: Path) -> None:
+    gather()
+    site = tmp_path / "site"
+    assert build(site).returncode == 0
+    pictures = {
+        (page.name, picture)
+        for page in site.rglob("*.html")
+        for picture in re.findall(r'<img[^>]* src="([^"]+)"', page.read_text(encoding="utf-8"))
+    }
+    assert ("index.html", "first-hour.svg") in pictures
+    assert [each for each in pictures if not (site / each[1]).is_file()] == []
+
+
 @pytest.mark.parametrize("link", ["[x](nowhere.md)", "[x](concepts.md#nothing-of-that-name)"])
 def test_a_dead_link_ends_the_build(link: str, tmp_path: Path) -> None:
     gather()
