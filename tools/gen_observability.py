@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,50 @@ TITLES: Final = {
     MetricArea.TIER: "Danube: cold tier",
     MetricArea.CALLS: "Danube: calls, MCP and administration",
 }
+STAT_ROWS: Final = 4  # of the grid: the height of the first row
+#: the first row of each dashboard: (title, query, unit). A sum of no series is 0
+STATS: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
+    MetricArea.BROKER: (
+        ("brokers", "count(danube_build_info{I})", "short"),
+        ("open alerts", "sum(danube_open_alerts{I})", "short"),
+        ("messages in", "sum(rate(danube_topic_messages_in_total{I}[$__rate_interval]))", "cps"),
+        ("unread messages", "sum(danube_subscription_lag_messages{I})", "short"),
+    ),
+    MetricArea.TOPIC: (
+        ("messages in", "sum(rate(danube_topic_messages_in_total{T}[$__rate_interval]))", "cps"),
+        ("bytes in", "sum(rate(danube_topic_bytes_in_total{T}[$__rate_interval]))", "Bps"),
+        ("producers", "sum(danube_topic_active_producers{T})", "short"),
+        ("publishes refused", "sum(rate(danube_publish_rejected_total{T}[$__rate_interval]))", "cps"),
+    ),
+    MetricArea.SUBSCRIPTION: (
+        ("unread messages", "sum(danube_subscription_lag_messages{T})", "short"),
+        ("oldest unread", "max(danube_subscription_oldest_unread_age_seconds{T})", "s"),
+        ("consumers", "sum(danube_subscription_active_consumers{T})", "short"),
+        ("messages out", "sum(rate(danube_consumer_messages_out_total{T}[$__rate_interval]))", "cps"),
+    ),
+    MetricArea.TIER: (
+        ("waits for the store", "sum(danube_tier_backlog_bytes{I})", "bytes"),
+        ("errors", "sum(rate(danube_tier_errors_total{I}[$__rate_interval]))", "cps"),
+        ("objects", "sum(rate(danube_tier_objects_total{I}[$__rate_interval]))", "cps"),
+        ("journal not copied", "max(danube_chain_behind_seconds{I})", "s"),
+    ),
+    MetricArea.CALLS: (
+        ("calls", "sum(rate(danube_grpc_calls_total{I}[$__rate_interval]))", "cps"),
+        ("of them failed", 'sum(rate(danube_grpc_calls_total{I, code!="OK"}[$__rate_interval]))', "cps"),
+        ("MCP calls", "sum(rate(danube_mcp_calls_total{I}[$__rate_interval]))", "cps"),
+        ("refused by permissions", "sum(rate(danube_security_refused_total{I}[$__rate_interval]))", "cps"),
+    ),
+    "connect": (
+        ("connectors", "sum(danube_connect_running)", "short"),
+        ("records", "sum(rate(danube_connect_records_total[$__rate_interval]))", "cps"),
+        ("refused records", "sum(rate(danube_connect_refused_total[$__rate_interval]))", "cps"),
+        ("behind", "sum(danube_connect_lag_messages)", "short"),
+    ),
+}
+#: every dashboard links to the others, with the chosen brokers and the time
+LINKS: Final = [
+    {"type": "dashboards", "title": "Danube", "tags": ["danube"], "includeVars": True, "keepTime": True}
+]
 # What no rule of the broker can say: that nobody answers.
 BROKER_DOWN: Final = """\
       - alert: DanubeBrokerDown
@@ -242,6 +287,21 @@ def _largest(metric: MetricDeclaration, query: str) -> str:
     return f"topk({SHOWN_SERIES}, {query})" if "topic" in metric.labels else query
 
 
+def stats(area: str) -> list[dict[str, Any]]:
+    """Return the first row of a dashboard."""
+    chosen = {"I": 'instance=~"$instance"', "T": 'instance=~"$instance", topic=~"$topic"'}
+    panels = []
+    for at, (title, query, unit) in enumerate(STATS[area]):
+        filled = re.sub(r"\{([IT])(?=[,}])", lambda found: "{" + chosen[found[1]], query)
+        panels.append({
+            "id": 100 + at, "type": "stat", "title": title, "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "gridPos": {"x": 6 * at, "y": 0, "w": 6, "h": STAT_ROWS},
+            "fieldConfig": {"defaults": {"unit": unit}, "overrides": []}, "options": {"graphMode": "area"},
+            "targets": [{"refId": "A", "expr": f"{filled} or vector(0)", "legendFormat": title}],
+        })  # fmt: skip
+    return panels
+
+
 def panel(number: int, metric: MetricDeclaration) -> dict[str, Any]:
     """One panel, two in a row."""
     per_second = metric.kind is MetricKind.COUNTER
@@ -253,7 +313,7 @@ def panel(number: int, metric: MetricDeclaration) -> dict[str, Any]:
         "title": metric.shown_name.removeprefix("danube_") + (" per second" if per_second else ""),
         "description": metric.text,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
+        "gridPos": {"x": 12 * (number % 2), "y": STAT_ROWS + 8 * (number // 2), "w": 12, "h": 8},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "targets": [
             {
@@ -293,7 +353,8 @@ def dashboard(area: MetricArea) -> str:
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": variables},
-        "panels": [panel(number, metric) for number, metric in enumerate(metrics)],
+        "links": LINKS,
+        "panels": [*stats(area), *(panel(number, metric) for number, metric in enumerate(metrics))],
     }
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
@@ -324,14 +385,15 @@ def connect_dashboard() -> str:
             "id": number + 1, "type": "timeseries",
             "title": name.removeprefix("danube_").removesuffix("_total") + (" per second" if counts else ""),
             "description": about, "datasource": {"type": "prometheus", "uid": "${datasource}"},
-            "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
+            "gridPos": {"x": 12 * (number % 2), "y": STAT_ROWS + 8 * (number // 2), "w": 12, "h": 8},
             "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
             "targets": [{"refId": "A", "expr": query, "legendFormat": "{{connector}}"}],
         })  # fmt: skip
     value = {
         "uid": "danube-connect", "title": "Danube: connectors", "tags": ["danube"], "schemaVersion": 39, "editable": False,
         "refresh": "10s", "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]}, "panels": panels,
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "links": LINKS, "panels": [*stats("connect"), *panels],
     }  # fmt: skip
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 

@@ -46,6 +46,7 @@ VIEWS: Final = (
     "subscriptions",
     "topic /shop/orders",
     "brokers",
+    "subscription /shop/orders fraud-check",
     "messages /shop/orders",
 )
 WATCHED_S: Final = (

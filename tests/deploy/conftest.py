@@ -17,7 +17,9 @@ import pytest
 from tests.support.broker_process import broker_process_fixture
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_S = 600  # below the time limit of the tests that want a program, so that they are skipped and do not fail
+BUILD_S = (
+    600  # below the time limit of the tests that want a program, so that they are skipped and do not fail
+)
 DEPLOY = ROOT / "deploy"
 
 broker = broker_process_fixture(

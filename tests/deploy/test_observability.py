@@ -131,6 +131,18 @@ def panels() -> list[tuple[str, str, str]]:
     return found
 
 
+def test_every_dashboard_begins_with_a_row_of_stats_and_links_to_the_others() -> None:
+    for file in sorted((FOLDER / "dashboards").glob("*.json")):
+        board = json.loads(file.read_text())
+        first = [panel for panel in board["panels"] if panel["gridPos"]["y"] == 0]
+        assert [panel["type"] for panel in first] == ["stat"] * 4, file.name
+        assert sum(panel["gridPos"]["w"] for panel in first) == 24, "the width of Grafana's grid"
+        below = {panel["gridPos"]["y"] for panel in board["panels"]} - {0}
+        assert min(below) == first[0]["gridPos"]["h"], "no panel lies over another"
+        assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+        assert board["links"][0]["tags"] == board["tags"]
+
+
 def test_every_metric_has_a_panel() -> None:
     queries = " ".join(query for _, _, query in panels())
     assert [one.shown_name for one in METRICS.values() if one.name not in queries] == []
