@@ -58,6 +58,7 @@ def words_of(view: str, known: Mapping[str, str]) -> str:
         "plan": f"plan {known['plan']}",
         "change": f"change {known['change']}",
         "connector": "connector orders-to-lake",
+        "broker": f"broker {known['broker']}",
     }
     return of.get(view, view)
 
@@ -103,6 +104,14 @@ class Played:
         for operation, answer in json.loads(BALANCE.read_text()).items():
             for key in (key_of(operation, {}), key_of(operation, {"limit": PAGE_ITEMS})):
                 self._answers[key] = [{**answer, "as_of": as_of, "mark": None}]
+        # The recorded broker is alone: what the cluster answered it would answer of itself.
+        self.known["broker"] = broker = self._answers[key_of("brokers.status", {})][0]["broker_id"]
+        for operation, same in (
+            ("brokers.describe", "brokers.status"),
+            ("brokers.metrics", "cluster.metrics"),
+            ("cluster.chart", "cluster.chart"),
+        ):
+            self._answers[key_of(operation, {"broker_id": broker})] = self._answers[key_of(same, {})]
         self._calls: dict[str, int] = {}
 
     async def call(
@@ -220,7 +229,11 @@ async def record() -> None:
         plan = await cluster("topics.delete", topic="/shop/quiet", plan_only=True)
         await cluster.refused("topics.create", topic="/default/orders")
         change = await cluster("namespaces.create", namespace="made")
-        known = {"plan": str(plan["plan_id"]), "change": str(change["call_id"])}
+        known = {
+            "plan": str(plan["plan_id"]),
+            "change": str(change["call_id"]),
+            "broker": cluster.broker_id,
+        }
         recorder = Recorder(cluster)
         now_s = time.time()
         for number in range(ROUNDS):

@@ -202,7 +202,7 @@ def _standing(item: Item, situation: Situation, described: Item) -> Iterator[Lin
     ]
     if item.get("lag_bytes") is not None:
         told_of.append(f"{size(item['lag_bytes'])}B unread")
-    yield line(dim(f" {described.get('type', '')}   "), " · ".join(told_of))
+    yield fact(str(described.get("type", "")), " · ".join(told_of))
     if item.get("lost_messages"):
         yield line((f" ✗ {count(item['lost_messages'])} messages went before they were read", Tone.BAD))
     if blocked := blocked_by(item):
