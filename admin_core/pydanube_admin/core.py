@@ -41,6 +41,7 @@ from pydanube_admin.engine.audit.audit_cut_off import record_let_in
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal, run_recorded
 from pydanube_admin.engine.balancer import BalanceOptions, Balancer
+from pydanube_admin.engine.broker_names import with_broker_ids
 from pydanube_admin.engine.change_executor import ChangeExecutor
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_now_ms
 from pydanube_admin.engine.freezes import OURSELVES, check_not_frozen
@@ -135,7 +136,7 @@ class AdminCore:
         """Check a call and its caller's permission, also for calls within a plan or an undo."""
         assert self._port is not None, "attached"
         call = check_permission(self._port, parse_call(operation, arguments, plan_token=plan_token))
-        return check_system_topics(call)
+        return with_broker_ids(self._port, check_system_topics(call))
 
     async def aclose(self) -> None:
         """Stop tasks without a waiting caller, then write the waiting audit records, before the broker stops."""

@@ -107,6 +107,7 @@ class BrokerParts:
             broker_url=self.broker_url,
             admin_url=self.admin_url,
             zone=self.settings.server.zone or "",
+            name=self.settings.server.name or "",
         )
 
     @property

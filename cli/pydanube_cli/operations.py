@@ -60,7 +60,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "dead_letters.list": ("offset", "original_topic", "original_offset", "append_time", "reason", "payload"),
     "messages.peek": MESSAGE,
     "messages.search": MESSAGE,
-    "brokers.list": ("broker_id", "state", "version", "topics", "ready"),
+    "brokers.list": ("name", "broker_id", "state", "version", "topics", "ready"),
     "topics.list": (
         "topic",
         "partitions",

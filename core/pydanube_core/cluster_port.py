@@ -254,6 +254,9 @@ class MetadataPort(Protocol):
     async def members(self) -> Sequence[BrokerAddress]:
         """Return every broker that is registered now."""
 
+    def known_brokers(self) -> Sequence[BrokerAddress]:
+        """Return the registered brokers, and with the state `gone` those that this broker saw go."""
+
     async def missed(self) -> Mapping[str, int]:
         """Return the number of topics that wait for each owner that is not registered now."""
 

@@ -469,6 +469,12 @@ class BrokerAddress:
     admin_url: str
     zone: str = ""
     state: str = ""  # as it is registered: starting, active, draining, drained. Empty if not requested
+    name: str = ""  # of its settings (`[server] name`), empty without one
+
+    @property
+    def shown_name(self) -> str:
+        """Return what people call it: its name, else the host and port that clients dial, else its id."""
+        return self.name or self.broker_url.rpartition("://")[2] or self.broker_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

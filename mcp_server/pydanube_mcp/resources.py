@@ -214,12 +214,6 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
         client, _, _ = clusters.pick(query)
         current_narrowing.get().check(OPERATIONS[template.operation], arguments)
         result = await client.call(template.operation, arguments, principal=principal)
-        if template.kind == "broker" and result["broker_id"] != parts["broker_id"]:
-            raise InvalidArgument(
-                f"there is no broker {parts['broker_id'][:64]}; the broker here is {result['broker_id']}",
-                field="broker_id",
-                value=parts["broker_id"][:64],
-            )
     except ClusterError as error:
         code = INTERNAL_ERROR if error.retryable else INVALID_PARAMS
         given = {**arguments, "uri": [uri, *map(unquote, uri.split("/"))]}

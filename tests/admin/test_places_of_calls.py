@@ -60,6 +60,9 @@ class Three:
     async def members(self) -> list[BrokerAddress]:
         return [address(each) for each in IDS]
 
+    def known_brokers(self) -> list[BrokerAddress]:
+        return [address(each) for each in IDS]
+
     async def leader(self) -> BrokerAddress:
         return address(LEADER)
 

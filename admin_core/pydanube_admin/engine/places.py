@@ -18,6 +18,7 @@ from pydanube_core.errors import ClusterError, InvalidArgument, InvalidName
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.names import TopicName
 
+from pydanube_admin.engine.broker_names import id_in
 from pydanube_admin.engine.change_records import PREFIX as CHANGES
 from pydanube_admin.engine.change_records import ChangeRecord
 from pydanube_admin.engine.kept_records import is_id
@@ -61,7 +62,7 @@ class Places:
                 case Place.OWNER:
                     return await self._owner(given)
                 case Place.BROKER:
-                    broker_id = given.get("broker_id")
+                    broker_id = id_in(self._port, given)
                     return await self._member(broker_id, f"broker {broker_id}")
                 case Place.LEADER:
                     leader = await self._port.leader()

@@ -32,6 +32,7 @@ from pydanube_admin.engine.audit.audit_chain import (
 )
 from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
+from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, entry
@@ -122,7 +123,9 @@ _REQUIRED: Final = {
 
 class ExportAuditRequest(Request):
     broker_id: Annotated[
-        str | None, Field(max_length=32, description="Whose chain. Default: of the one that answers")
+        str | None,
+        Field(max_length=MAX_CHARS, description="Whose chain. Default: of the one that answers"),
+        BROKER,
     ] = None
     to: Annotated[
         str | None,

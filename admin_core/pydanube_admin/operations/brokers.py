@@ -24,6 +24,7 @@ from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
 from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_core.units import counted, format_time, parse_moment_ms
 
+from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.following import LOOK_S, FollowedMoves
@@ -78,6 +79,7 @@ class BrokerItem(Result):
     identity: ClassVar = ("broker_id",)
 
     broker_id: str
+    name: str  # its setting server.name, else host and port of its clients' port, else its id
     state: str  # starting | active | read_only | draining | drained | gone: not registered, and topics wait for it
     leader: bool
     zone: str | None  # its setting server.zone
@@ -99,9 +101,9 @@ class BrokerItem(Result):
 
 
 class BrokerRequest(Request):
-    broker_id: Annotated[str | None, Field(max_length=32, description="Without it, the one that answers")] = (
-        None
-    )
+    broker_id: Annotated[
+        str | None, Field(max_length=MAX_CHARS, description="Without it, the one that answers"), BROKER
+    ] = None
 
 
 class SettingItem(Result):
@@ -166,7 +168,11 @@ class BrokerMetricsResult(Metrics):
 
 
 class BrokerChangeRequest(Request):
-    broker_id: Annotated[str, Field(min_length=1, max_length=32, description="As brokers.list shows it")]
+    broker_id: Annotated[
+        str,
+        Field(min_length=1, max_length=MAX_CHARS, description="Id, name or URL, as in brokers.list"),
+        BROKER,
+    ]
 
 
 class UnloadBrokerRequest(BrokerChangeRequest):
@@ -257,8 +263,15 @@ async def this_broker(context: Context, broker_id: str | None) -> BrokerFacts:
 )
 async def list_brokers(context: Context, request: SortedListRequest) -> Page[BrokerItem]:
     leading, matches = await context.port.leader(), glob(request.filter)
-    statuses = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
-    members = {each.broker_id: each for each in await context.port.members()}
+    members = {each.broker_id: each for each in context.port.known_brokers()}
+
+    def name(broker_id: str) -> str:
+        return members[broker_id].shown_name if broker_id in members else broker_id
+
+    def wanted(broker_id: str) -> bool:
+        return matches(broker_id) or matches(name(broker_id))
+
+    statuses = [facts for facts in await context.port.statuses() if wanted(facts.broker_id)]
     journals: Mapping[str, Mapping[str, Any]] = {}
     with suppress(MetadataUnavailable), anyio.move_on_after(STORES_S):  # the brokers answer without it
         journals = await context.port.journals()
@@ -266,6 +279,7 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
     found = [
         BrokerItem.of(
             each,
+            name=name(each.broker_id),
             state=_state(each, members.get(each.broker_id)),
             zone=(members[each.broker_id].zone or None) if each.broker_id in members else None,
             leader=leading is not None and each.broker_id == leading.broker_id,
@@ -279,9 +293,10 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
     ]
     answered = {each.broker_id for each in found}
     for broker_id in sorted(await context.port.missed()):
-        if matches(broker_id) and broker_id not in answered:
+        if wanted(broker_id) and broker_id not in answered:
             gone = await gone_owner(context.port, broker_id)
-            found += [] if gone is None else [_gone_item(gone, context.now_ms(), journals.get(broker_id))]
+            if gone is not None:
+                found.append(_gone_item(gone, name(broker_id), context.now_ms(), journals.get(broker_id)))
     return await page_of(
         context,
         BrokerItem,
@@ -315,10 +330,11 @@ def _amounts(
     return {_AMOUNTS[resource]: round(amount, 3) for resource, amount in known.items()}
 
 
-def _gone_item(gone: GoneOwner, now_ms: int, journal: Mapping[str, Any] | None) -> BrokerItem:
+def _gone_item(gone: GoneOwner, name: str, now_ms: int, journal: Mapping[str, Any] | None) -> BrokerItem:
     heard_ms = gone.gone_since_ms or gone.reported_at_ms
     return BrokerItem(
         broker_id=gone.broker_id,
+        name=name,
         state=GONE,
         leader=False,
         zone=None,

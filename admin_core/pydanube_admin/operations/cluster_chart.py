@@ -11,6 +11,7 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.interpolation import value_at
 from pydanube_core.units import format_time
 
+from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, NotSeen, Request, Result
@@ -23,7 +24,7 @@ SHORTEST_MS: Final = 5000  # between two points
 
 
 class ChartClusterRequest(Request):
-    broker_id: Annotated[str | None, Field(max_length=32, description="Only this one")] = None
+    broker_id: Annotated[str | None, Field(max_length=MAX_CHARS, description="Only this one"), BROKER] = None
     since: Annotated[str, Field(max_length=64, description=SINCE_OF_CHART)] = "1h"
 
 

@@ -27,6 +27,7 @@ from pydanube_core.names import TopicName
 from pydanube_core.refusals import changed_since, system_is_closed
 from pydanube_core.units import counted
 
+from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.following import FollowedMoves
@@ -42,7 +43,8 @@ class MoveTopicRequest(Request):
     topic: TopicArgument
     to_broker: Annotated[
         str | None,
-        Field(min_length=1, max_length=32, description="Without: the one with the fewest topics"),
+        Field(min_length=1, max_length=MAX_CHARS, description="Without: the one with the fewest topics"),
+        BROKER,
     ] = None
 
 

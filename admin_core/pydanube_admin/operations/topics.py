@@ -20,6 +20,7 @@ from pydanube_core.list_keys import ListChanges
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.units import format_time, known_time
 
+from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import (
@@ -52,7 +53,9 @@ _OF_THE_OWNER: Final = (
 
 class ListTopicsRequest(SortedListRequest):
     namespace: Annotated[str | None, Field(max_length=256, description="Only this namespace")] = None
-    broker: Annotated[str | None, Field(max_length=64, description="Only those of this broker id")] = None
+    broker: Annotated[
+        str | None, Field(max_length=MAX_CHARS, description="Only those of this broker"), BROKER
+    ] = None
 
 
 class TopicItem(Result):

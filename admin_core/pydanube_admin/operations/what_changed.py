@@ -18,6 +18,7 @@ from pydanube_core.names import TopicName
 from pydanube_core.units import check_period, format_time, parse_moment_ms, parse_time_ms
 
 from pydanube_admin.engine.audit.audit_records import DATA
+from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
@@ -47,7 +48,9 @@ class WhatChangedRequest(Request):
     since: Annotated[str, Field(max_length=64, description=SINCE_DESCRIPTION)] = "1h"
     until: Annotated[str | None, Field(max_length=64, description="The same. Default: now")] = None
     topic: OptionalTopic = None
-    broker_id: Annotated[str | None, Field(max_length=32, description="Only at this broker")] = None
+    broker_id: Annotated[
+        str | None, Field(max_length=MAX_CHARS, description="Only at this broker"), BROKER
+    ] = None
     by: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
     limit: Annotated[int, Field(ge=1, le=200, description="Most items, the newest")] = 20
 

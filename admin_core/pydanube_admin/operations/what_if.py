@@ -13,6 +13,7 @@ from pydanube_core.names import TopicName
 from pydanube_core.projection import Outlook, Pace, full_in_days, kept_bytes, outlook
 from pydanube_core.units import format_time
 
+from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, OptionalTopic, Place, Request, Result
@@ -34,7 +35,9 @@ class WhatIfRequest(Request):
         Literal["broker_lost", "consumers", "load", "retention", "topic_deleted"],
         Field(description="What happens"),
     ]
-    broker_id: Annotated[str | None, Field(max_length=32, description="Only for broker_lost")] = None
+    broker_id: Annotated[
+        str | None, Field(max_length=MAX_CHARS, description="Only for broker_lost"), BROKER
+    ] = None
     topic: OptionalTopic = None
     subscription: Annotated[str | None, Field(max_length=256, description="Only for consumers")] = None
     factor: Annotated[int, Field(ge=1, le=1000, description="For consumers, load: times this number")] = 2

@@ -263,7 +263,16 @@ class Coordinator:
             broker_url=record.broker_url,
             admin_url=record.admin_url,
             zone=record.zone,
+            name=record.name,
         )
+
+    def gone_addresses(self) -> list[BrokerAddress]:
+        """Return the last addresses of the brokers that this one saw go, and that are not registered again."""
+        return [
+            address
+            for broker_id in self._gone
+            if broker_id not in self._members and (address := self.address(broker_id)) is not None
+        ]
 
     def gone_since_ms(self, broker_id: BrokerId) -> int | None:
         """Return when this broker saw the registration of another one end, or None."""

@@ -83,6 +83,7 @@ class MemberRecord(JsonRecord):
     registered_at_ms: int
     software: str = ""  # its version
     zone: Annotated[str, UNLESS_DEFAULT] = ""
+    name: Annotated[str, UNLESS_DEFAULT] = ""  # its setting `server.name`, which older builds ignore
     # `owner_choice.told_load`, None until it has reported
     load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = None
     metadata_format: int = 1  # the highest that its build reads and writes (`format_gate`)
@@ -361,6 +362,7 @@ class Membership:
             registered_at_ms=self._wall_ms(),
             software=software.version(),
             zone=self._me.zone,
+            name=self._me.name,
             load=self._load,
             metadata_format=METADATA_FORMAT,
             copies=self._ttl_ms is not None,

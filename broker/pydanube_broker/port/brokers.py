@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from pydanube_core.errors import Fenced, Unavailable
@@ -281,6 +281,11 @@ class BrokersPart:
 
     async def members(self) -> Sequence[BrokerAddress]:
         return self._broker.ownership.members()
+
+    def known_brokers(self) -> Sequence[BrokerAddress]:
+        ownership = self._broker.ownership
+        gone = ownership.coordinator.gone_addresses()
+        return [*ownership.members(), *(replace(each, state="gone") for each in gone)]
 
     async def missed(self) -> Mapping[str, int]:
         absent = self._broker.ownership.coordinator.absent_owners()

@@ -36,6 +36,7 @@ from pydanube_broker.settings.values import (
     QuotaOfPrincipal,
     Secret,
     Section,
+    ServerName,
     ShortDuration,
     SigningKey,
     Size,
@@ -60,6 +61,9 @@ Format = Annotated[str, *choice("text", "json")]
 class Server(Section):
     """Addresses and ports. Port 0 means any free one."""
 
+    name: ServerName | None = Field(
+        default=None, description="what people call the broker. If unset, host:port of its clients' port"
+    )
     host: Text = Field(default="127.0.0.1", description="address to listen on")
     grpc_port: Port = Field(default=6650, description="gRPC for producers and consumers")
     admin_port: Port = Field(default=50051, description="gRPC for administration")

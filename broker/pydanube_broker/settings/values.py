@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -104,6 +105,20 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{value!r} is not a text")
     return value.strip()
+
+
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def _server_name(value: Any) -> str:
+    """Return the name of a broker. It can be mistaken for neither an id nor an address."""
+    text = _text(value)
+    if _SERVER_NAME.fullmatch(text) is None or text.isdigit():
+        raise ValueError(
+            f"{text[:100]!r} is no name of a broker: use 1 to 63 letters, digits, dots, hyphens and underscores, and not "
+            "digits alone, which would be an id"
+        )
+    return text
 
 
 def _quota(kind: QuotaKind) -> Callable[[Any], str]:
@@ -203,6 +218,7 @@ Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1)), ValueKind.COUNT]
 Limit = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1)), ValueKind.COUNT]
 Switch = Annotated[bool, BeforeValidator(_switch), ValueKind.SWITCH]
 Text = Annotated[str, BeforeValidator(_text), ValueKind.TEXT]
+ServerName = Annotated[str, BeforeValidator(_server_name), ValueKind.TEXT]
 QuotaOfNamespace = Annotated[str, BeforeValidator(_quota("namespace")), ValueKind.TEXT]
 QuotaOfPrincipal = Annotated[str, BeforeValidator(_quota("principal")), ValueKind.TEXT]
 Secret = Annotated[str, BeforeValidator(_text), ValueKind.SECRET]

@@ -82,9 +82,9 @@ def severity_cell(severity: str) -> Cell:
 
 
 def broker_name(item: Item) -> str:
-    """Return the name of a broker of `brokers.list`: its address, which people recognise, else its id."""
+    """Return the name of a broker of `brokers.list`. Older brokers give none: then its address, else its id."""
     address = str(item["listen"].get("grpc") or "").rpartition("://")[2]
-    return address or str(item["broker_id"])
+    return str(item.get("name") or address or item["broker_id"])
 
 
 def broker_names(brokers: Iterable[Item]) -> dict[str, str]:

@@ -230,6 +230,7 @@ class Leader(Result):
 
 class BrokerItem(Result):
     broker_id: str
+    name: str
     state: str
     leader: bool
     zone: str | None
