@@ -61,7 +61,7 @@ from pydanube_admin.engine.plan_records import (
     refusal_of,
     shown_plan,
 )
-from pydanube_admin.engine.task_records import task_id_of
+from pydanube_admin.engine.task_records import cancelled, task_id_of
 from pydanube_admin.engine.tasks import Resumption, Tasks
 from pydanube_admin.wording.radius import loss_text
 
@@ -334,7 +334,7 @@ class ChangeExecutor:
             failure.details.setdefault("call_id", prepared.context.call_id)
             if record is not None:  # it may have done some of its work: its undo stays possible
                 await self._after(replace(record, state=INTERRUPTED))
-            if not self.tasks.goes_on_later(entry.call_id):
+            if not (self.tasks.goes_on_later(entry.call_id) or self.tasks.leaves_outcome(entry)):
                 await self._outcome(entry.outcome(decision="failed", error=failure))
             raise
         reached(ChangeStep.MADE)
@@ -348,7 +348,8 @@ class ChangeExecutor:
             kept = done.model_dump(mode="json", by_alias=True) if len(body) <= MAX_RESULT_CHARS else None
             await self._after(replace(record, state=APPLIED, result=kept))
         reached(ChangeStep.KEPT)
-        await self._outcome(entry.outcome(decision="allowed"))
+        if not self.tasks.leaves_outcome(entry):
+            await self._outcome(entry.outcome(decision="allowed"))
         reached(ChangeStep.TOLD)
         return done
 
@@ -370,11 +371,7 @@ class ChangeExecutor:
             failed = error
             if not self.tasks.is_cancelled(task):
                 raise  # its caller has gone
-            raise Conflict(
-                f"the task {task.task_id} was cancelled. Its finished steps stay",
-                task_id=task.task_id,
-                retryable=False,
-            ) from error
+            raise cancelled(task) from error
         except BaseException as error:
             failed = error
             raise

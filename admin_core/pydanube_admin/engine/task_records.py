@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from pydanube_core.errors import Internal
+from pydanube_core.errors import Conflict, Internal
 from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.kept_records import KeptRecord
@@ -60,6 +60,15 @@ def cut_off(record: TaskRecord) -> Internal:
         task_id=record.task_id,
         interrupted=True,
         work=[dict(each) for each in record.work],
+    )
+
+
+def cancelled(record: TaskRecord) -> Conflict:
+    """Return the error of a task that `tasks.cancel` ended."""
+    return Conflict(
+        f"the task {record.task_id} was cancelled. Its finished steps stay",
+        task_id=record.task_id,
+        retryable=False,
     )
 
 

@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import ClusterError, LimitReached
+from pydanube_core.errors import AuditUnavailable, ClusterError, LimitReached
 from pydanube_core.names import TopicName
 
 from pydanube_admin.engine.audit.audit_chain import redacted
+from pydanube_admin.engine.audit.audit_cut_off import calls_with_outcome
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, run_recorded
 from pydanube_admin.engine.context import Context, NowMs, PlanExecutor
@@ -37,6 +38,7 @@ from pydanube_admin.engine.task_records import (
     RUNNING,
     Detachment,
     TaskRecord,
+    cancelled,
     cut_off,
     task_id_of,
     task_item,
@@ -66,6 +68,7 @@ class Tasks:
         self._cancelled: set[str] = set()
         self._detached: set[asyncio.Task[Any]] = set()
         self._following: set[asyncio.Task[Any]] = set()
+        self._entries: dict[str, asyncio.Future[Entry]] = {}  # by call: whose outcome a task records
         self._told: dict[str, Sequence[Mapping[str, Any]]] = {}
         self._stopping = False
         self._left_open: dict[str, TaskRecord] = {}  # by call: those that the next life takes up
@@ -124,8 +127,8 @@ class Tasks:
     ) -> str:
         """Run work that waits for moves which a call began, as a task of that call. Return the task's id.
 
-        Its outcome is recorded in the audit, beside that of the call. Call `check_follow` before anything is
-        begun.
+        The audit gets one outcome of the call, when the task has ended (`leaves_outcome`). Call `check_follow`
+        before anything is begun.
         """
         record = TaskRecord(
             task_id=task_id_of(context.call_id),
@@ -147,7 +150,8 @@ class Tasks:
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[TaskRecord] = loop.create_future()
         begun.set_result(record)
-        task = loop.create_task(self._followed(context, record, work))
+        entry = self._entries[record.call_id] = loop.create_future()
+        task = loop.create_task(self._followed(context, record, work, entry))
         self._running[record.task_id], self._records[record.task_id] = task, record
         self._following.add(task)
         watcher = loop.create_task(self._note_work(task, begun))
@@ -155,8 +159,19 @@ class Tasks:
         task.add_done_callback(self._left)
         return record.task_id
 
+    def leaves_outcome(self, entry: Entry) -> bool:
+        """Return whether a task follows the answered call, and records its outcome when it has ended."""
+        answered = self._entries.pop(entry.call_id, None)
+        if answered is not None:
+            answered.set_result(entry)
+        return answered is not None
+
     async def _followed(
-        self, context: Context, record: TaskRecord, work: Coroutine[Any, Any, Result]
+        self,
+        context: Context,
+        record: TaskRecord,
+        work: Coroutine[Any, Any, Result],
+        answered: asyncio.Future[Entry],
     ) -> None:
         failed: BaseException | None = None
         result: Result | None = None
@@ -168,12 +183,22 @@ class Tasks:
             failed = error
             raise
         finally:
-            entry = Entry.of(context, record.operation, record.arguments)
-            if isinstance(failed, ClusterError):
-                context.audit.note(entry.outcome(decision="failed", error=failed))
-            elif failed is None:
-                context.audit.note(entry.outcome(decision="done"))
+            outcome = self._outcome(record, await answered, failed)
+            try:
+                await context.audit.write(outcome)
+            except AuditUnavailable:
+                context.audit.note(outcome)
             await self.end(record, failed, result, self._now_ms())
+
+    def _outcome(self, record: TaskRecord, entry: Entry, failed: BaseException | None) -> Mapping[str, Any]:
+        """Return the audit's outcome of a call that a task followed."""
+        if failed is None:
+            return entry.outcome(decision="allowed")
+        if isinstance(failed, ClusterError):
+            return entry.outcome(decision="failed", error=failed)
+        if record.task_id in self._cancelled:
+            return entry.outcome(decision="failed", error=cancelled(record))
+        return entry.outcome(decision="interrupted", error=cut_off(record))
 
     def _left(self, task: asyncio.Task[Any]) -> None:
         self._detached.discard(task)
@@ -264,9 +289,9 @@ class Tasks:
         if (watcher := self._watchers.pop(record.task_id, None)) is not None:
             watcher.cancel()
         record = self._records.pop(record.task_id, record)
-        cancelled = record.task_id in self._cancelled
+        was_cancelled = record.task_id in self._cancelled
         self._cancelled.discard(record.task_id)
-        if isinstance(error, asyncio.CancelledError) and not cancelled and self._is_left_open(record):
+        if isinstance(error, asyncio.CancelledError) and not was_cancelled and self._is_left_open(record):
             self._left_open[record.call_id] = record
             return
         self._told.pop(record.task_id, None)
@@ -275,9 +300,9 @@ class Tasks:
         if isinstance(error, ClusterError):
             ended = replace(ended, state=FAILED, code=error.code, error=error.to_dict())
         elif isinstance(error, asyncio.CancelledError):
-            ended = replace(ended, state=INTERRUPTED if self._stopping and not cancelled else CANCELLED)
+            ended = replace(ended, state=INTERRUPTED if self._stopping and not was_cancelled else CANCELLED)
         elif error is not None:
-            ended = replace(ended, state=CANCELLED if cancelled else FAILED, code="INTERNAL")
+            ended = replace(ended, state=CANCELLED if was_cancelled else FAILED, code="INTERNAL")
         elif record.detached and result is not None:
             ended = _with_result(ended, result)
         await self._put(ended)
@@ -407,9 +432,10 @@ class Resumption:
                 _log.info("admin.task_begun_again", extra=what)
 
     async def _say(self, record: TaskRecord) -> None:
-        """Record the interruption, in the audit and in the task's record."""
+        """Record the interruption in the task's record, and in the audit unless that has the outcome."""
         cut = cut_off(record)
-        await self._audit.write(self._entry(record).outcome(decision="interrupted", error=cut))
+        if record.call_id not in await calls_with_outcome(self._port):
+            await self._audit.write(self._entry(record).outcome(decision="interrupted", error=cut))
         await self._tasks.interrupted(record, cut)
 
     def _call(self, record: TaskRecord) -> Call | None:

@@ -22,7 +22,15 @@ from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.models import SINCE_DESCRIPTION, Effect, OptionalTopic, Place, Request, Result
+from pydanube_admin.engine.models import (
+    SINCE_DESCRIPTION,
+    Effect,
+    OptionalTopic,
+    Place,
+    Request,
+    Result,
+    is_none,
+)
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.audit import AuditRecord, QueryAuditRequest, query_audit
 from pydanube_admin.operations.past_events import past_events, with_past
@@ -39,6 +47,12 @@ STATES: Final = {
     "leader_elected": "leads",
 }
 MOST_STATE_CHARS: Final = 400  # of a state before or after. A larger one is in the audit
+#: Decisions of the audit, as states of a change that took effect, or may have in part. A refused one took none.
+MADE: Final[Mapping[str, Literal["failed", "interrupted"] | None]] = {
+    "allowed": None,
+    "failed": "failed",
+    "interrupted": "interrupted",
+}
 ONLY_PLANNED: Final = frozenset({"plans.create", "plans.discard"})  # recorded as changes, and change nothing
 #: Arguments that say what a call was about, in the order in which they are read.
 SUBJECTS: Final = ("topic", "namespace", "subscription", "broker_id", "subject", "role", "name", "principal")
@@ -66,6 +80,8 @@ class ChangedItem(Result):
 
     at: str
     kind: Literal["operator", "client", "cluster"]
+    # None: it was made. Else what it did may be a part
+    state: Literal["under_way", "failed", "interrupted"] | None = Field(default=None, exclude_if=is_none)
     operation: str | None
     subject: str
     broker_id: str | None
@@ -145,17 +161,19 @@ async def _records(
     )
     found: list[AuditRecord] = []
     before: dict[str, dict[str, Any] | None] = {}  # by call, of those whose outcome was on an earlier page
+    ended: set[str] = set()  # calls whose outcome was seen, which is newer than the call
     looked_at, older = 0, True
     while older and len(found) <= request.limit and looked_at < MOST_LOOKED_AT:
         page = await query_audit(context, asked)
         looked_at += len(page.items)
         before |= {each.call_id: each.before for each in page.items if each.phase == "call"}
+        ended |= {each.call_id for each in page.items if each.phase == "outcome"}
         found += [
             each
             for each in page.items
-            if each.phase == "outcome"
+            if (each.phase == "outcome" or each.call_id not in ended)
             and each.operation not in ONLY_PLANNED
-            and each.decision == "allowed"
+            and each.decision in MADE
             and _ms(each.time) < until_ms
             and request.broker_id in (None, each.broker_id)
         ]
@@ -178,6 +196,7 @@ def _of_record(record: AuditRecord, kept: tuple[ChangeRecord, int] | None, now_m
     return ChangedItem(
         at=record.time,
         kind="client" if record.face == DATA else "operator",
+        state="under_way" if record.phase == "call" else MADE[record.decision],
         operation=record.operation,
         subject=_subject(record.arguments),
         broker_id=record.broker_id,

@@ -33,6 +33,15 @@ async def calls_cut_off(port: ClusterPort, guards: Guards) -> list[Mapping[str, 
     return [call for call in found if call["call_id"] in still - under_way]
 
 
+async def calls_with_outcome(port: ClusterPort) -> set[str]:
+    """Return the ids of calls whose outcome is among the newest records."""
+    return {
+        str(record.get("call_id"))
+        async for record in _newest_records(port)
+        if record.get("phase") == "outcome"
+    }
+
+
 async def _calls_without_outcome(port: ClusterPort) -> list[Mapping[str, Any]]:
     """Return `call` records without an `outcome`, by age."""
     open_calls: dict[str, Mapping[str, Any]] = {}

@@ -315,6 +315,7 @@ class ChangedItem(Result):
 
     at: str
     kind: Literal["operator", "client", "cluster"]
+    state: Literal["under_way", "failed", "interrupted"] | None = None
     operation: str | None
     subject: str
     broker_id: str | None
