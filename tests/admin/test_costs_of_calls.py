@@ -170,7 +170,7 @@ def test_findings_after_changes_are_looked_up_by_their_topic() -> None:
     times = [format_time(200_000 - 1000 * n) for n in range(200)]
     items = [
         ChangedItem(
-            at=time, kind="operator", operation=None, subject=f"/default/t{n}" if n else "broker 7", broker_id="7",
+            at=time, kind="operator", operation=None, subject=f"/default/t{n}" if n else "cluster", broker_id="7",
             by=None, before=None, after=None, call_id=None, undo=None, findings_after=[],
         )
         for n, time in enumerate(times)

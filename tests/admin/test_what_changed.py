@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_admin.engine.context import system_now_ms as now_ms
-from pydanube_admin.operations.what_changed import unlike
+from pydanube_admin.operations.what_changed import ChangedItem, unlike, with_findings
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
 from pydanube_core.errors import MetadataUnavailable
@@ -114,7 +115,7 @@ async def test_findings_follow_the_last_change_of_their_topic(
     alerts += [alert, replace(alert, subject={"topic": "/default/clicks"}, opened_at_ms=1)]
     await until(lambda: now_ms() > later_ms)
     found = await cluster("changes.list")
-    by_subject = {each["subject"]: each["findings_after"] for each in found["items"]}
+    by_subject = {each["subject"]: each.get("findings_after", []) for each in found["items"]}
     assert [each["rule"] for each in by_subject["/default/orders"]] == ["no_consumers"]
     assert by_subject["/default/clicks"] == []  # that one began before
 
@@ -191,3 +192,48 @@ async def test_changes_are_listed_while_the_metadata_store_does_not_answer(
     found = await cluster("changes.list")
     assert [each["undo"] for each in found["items"] if each["operation"] == "topics.create"] == [None]
     assert "how the changes are taken back: the metadata store does not answer" in found["unknown"]
+
+
+def test_findings_of_one_broker_do_not_follow_the_start_of_another() -> None:
+    def item(broker_id: str) -> ChangedItem:
+        return ChangedItem(
+            at=format_time(1_000), kind="cluster", operation=None, subject=f"broker {broker_id}", broker_id=broker_id,
+            by=None, before=None, after={"state": "started"}, call_id=None, undo=None, findings_after=[],
+        )  # fmt: skip
+
+    def alert(rule: str, **subject: str) -> Alert:
+        return Alert(
+            alert_id=rule,
+            rule=rule,
+            subject=subject,
+            severity=Severity.WARNING,
+            opened_at_ms=2_000,
+            closed_at_ms=None,
+            finding=Finding(summary="", evidence={}, rule=rule),
+        )
+
+    alerts = [
+        alert("disk", broker_id="1"),
+        alert("lag", topic="/default/of-2"),
+        alert("lag_of_unknown_owner", topic="/default/of-none"),
+        alert("cluster"),
+    ]
+    placed = {"/default/of-2": {"2"}}
+    found = with_findings([item("1"), item("2")], alerts, 3_000, placed)
+    assert [[each.rule for each in one.findings_after] for one in found] == [
+        ["disk", "cluster"],
+        ["lag", "cluster"],
+    ]
+
+
+async def test_without_a_limit_as_many_changes_are_listed_as_fit(cluster: Administered) -> None:
+    for n in range(25):
+        await cluster("topics.create", topic=f"{'long' * 20}-{n}")
+    first = await cluster("changes.list")
+    assert 5 < len(first["items"]) < 20
+    assert first["more"] is True
+    assert len(json.dumps(first, separators=(",", ":"))) < 6_000
+    older = await cluster("changes.list", until=first["items"][-1]["at"])
+    shown = [each["subject"] for each in first["items"] + older["items"]]
+    assert len(shown) == len(set(shown)), "the next ones, not the same"
+    assert len((await cluster("changes.list", limit=24))["items"]) == 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
@@ -35,6 +35,11 @@ from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.audit import AuditRecord, QueryAuditRequest, query_audit
 from pydanube_admin.operations.past_events import past_events, with_past
 
+MOST_ITEMS: Final = 20  # without a limit
+MOST_BYTES: Final = (
+    5_200  # of their JSON, which with the rest of the answer is less than 1 500 tokens for a model
+)
+MOST_PLACED: Final = 200  # topics with alerts whose owners are looked up
 MOST_LOOKED_AT: Final = 2_000  # audit records of changes for one answer
 MOST_FINDINGS: Final = 5  # after one change
 SAME_MS: Final = 60_000  # two accounts of one start or loss differ by less
@@ -66,7 +71,13 @@ class WhatChangedRequest(Request):
         str | None, Field(max_length=MAX_CHARS, description="Only at this broker"), BROKER
     ] = None
     by: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
-    limit: Annotated[int, Field(ge=1, le=200, description="Most items, the newest")] = 20
+    limit: Annotated[
+        int | None, Field(ge=1, le=200, description="Most items, the newest. Default: what fits into 5 KB")
+    ] = None
+
+    @property
+    def most(self) -> int:
+        return self.limit or MOST_ITEMS
 
 
 class FindingAfter(Result):
@@ -90,15 +101,16 @@ class ChangedItem(Result):
     after: dict[str, Any] | None
     call_id: str | None
     undo: dict[str, Any] | None  # {until, call}: the call is ready to be made
-    findings_after: list[FindingAfter]
-    untrusted: dict[str, Any] | None = None  # why: in the caller's words
+    findings_after: list[FindingAfter] = Field(exclude_if=lambda value: not value)
+    # why: in the caller's words
+    untrusted: dict[str, Any] | None = Field(default=None, exclude_if=is_none)
 
 
 class WhatChanged(Result):
     """Changes, the newest first. That a finding began after a change does not say that the change caused it."""
 
     items: list[ChangedItem]
-    more: bool  # older ones of that time are left out
+    more: bool  # older ones of that time are left out: `until` of the last item shows them
     as_of: str
     unknown: list[str]  # what nothing keeps, so that it may be missing
 
@@ -142,11 +154,16 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
             if since_ms <= _ms(each.at) < until_ms and request.broker_id in (None, each.broker_id)
         ]
     items.sort(key=lambda each: each.at, reverse=True)
-    shown = items[: request.limit]
+    shown = items[: request.most]
     opened, closed = await context.port.alerts()
+    alerts = with_past([*opened, *closed], past)
+    placed = await _placed(context, alerts) if any(_broker_of(each) for each in shown) else {}
+    found = with_findings(shown, alerts, until_ms, placed)
+    if request.limit is None:
+        found = _fitting(found)
     return WhatChanged(
-        items=with_findings(shown, with_past([*opened, *closed], past), until_ms),
-        more=more or len(items) > len(shown),
+        items=found,
+        more=more or len(items) > len(found),
         as_of=format_time(now_ms),
         unknown=[*past.unknown, *unknown],
     )
@@ -163,7 +180,7 @@ async def _records(
     before: dict[str, dict[str, Any] | None] = {}  # by call, of those whose outcome was on an earlier page
     ended: set[str] = set()  # calls whose outcome was seen, which is newer than the call
     looked_at, older = 0, True
-    while older and len(found) <= request.limit and looked_at < MOST_LOOKED_AT:
+    while older and len(found) <= request.most and looked_at < MOST_LOOKED_AT:
         page = await query_audit(context, asked)
         looked_at += len(page.items)
         before |= {each.call_id: each.before for each in page.items if each.phase == "call"}
@@ -179,7 +196,7 @@ async def _records(
         ]
         older = page.next_page is not None
         asked = asked.model_copy(update={"page": page.next_page})
-    shown = found[: request.limit]
+    shown = found[: request.most]
     return (
         [each.model_copy(update={"before": each.before or before.get(each.call_id)}) for each in shown],
         older or len(found) > len(shown),
@@ -191,7 +208,7 @@ def _of_record(record: AuditRecord, kept: tuple[ChangeRecord, int] | None, now_m
     if kept is not None and kept[0].state == APPLIED and kept[0].undo_until_ms > now_ms:
         undo = {
             "until": format_time(kept[0].undo_until_ms),
-            "call": next_call("changes.undo", {"call_id": record.call_id}, "takes it back"),
+            "call": _call("changes.undo", {"call_id": record.call_id}),
         }
     return ChangedItem(
         at=record.time,
@@ -208,6 +225,11 @@ def _of_record(record: AuditRecord, kept: tuple[ChangeRecord, int] | None, now_m
         findings_after=[],
         untrusted=record.untrusted,
     )
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a complete call, without the reason that `next` gives: the field's name says it."""
+    return {key: value for key, value in next_call(name, arguments, "").items() if key != "why"}
 
 
 def _subject(arguments: Mapping[str, Any]) -> str:
@@ -317,8 +339,52 @@ class _Times:
         return first < len(times) and times[first] <= _ms(item.at) + SAME_MS
 
 
-def with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_ms: int) -> list[ChangedItem]:
-    """Add to each change the alerts of its topic, or any if it names no topic."""
+def _fitting(items: list[ChangedItem]) -> list[ChangedItem]:
+    """Return the newest items that fit into an answer, at least one."""
+    room = MOST_BYTES
+    for count, item in enumerate(items):
+        room -= len(item.model_dump_json(by_alias=True).encode()) + 1
+        if room < 0:
+            return items[: max(1, count)]
+    return items
+
+
+async def _placed(context: Context, alerts: Sequence[Alert]) -> dict[str, set[str]]:
+    """Return topic → ids of the brokers that own it or its partitions now, for the topics of the newest alerts."""
+    newest = sorted(alerts, key=lambda each: each.opened_at_ms, reverse=True)
+    topics = dict.fromkeys(str(each.subject["topic"]) for each in newest if "topic" in each.subject)
+    found: dict[str, set[str]] = {}
+    for topic in islice(topics, MOST_PLACED):
+        with suppress(InvalidName):
+            found[topic] = {each.broker_id for each in await context.port.owners(topic) if each is not None}
+    return found
+
+
+def _broker_of(item: ChangedItem) -> str | None:
+    """Return the id of the broker that a change is about, if it is about one."""
+    if item.kind == "cluster":
+        return item.broker_id
+    return item.subject if (item.operation or "").startswith("brokers.") else None
+
+
+def _is_about(alert: Alert, broker_id: str, placed: Mapping[str, Set[str]]) -> bool:
+    """Return whether an alert is about a broker, a topic that it owns, or no broker and no topic."""
+    if "broker_id" in alert.subject:
+        return bool(alert.subject["broker_id"] == broker_id)
+    return "topic" not in alert.subject or broker_id in placed.get(str(alert.subject["topic"]), ())
+
+
+def with_findings(
+    items: Sequence[ChangedItem],
+    alerts: Sequence[Alert],
+    until_ms: int,
+    placed: Mapping[str, Set[str]] | None = None,
+) -> list[ChangedItem]:
+    """Add to each change the alerts of its topic or of its broker, or any if it names neither.
+
+    Args:
+        placed: topic → ids of the brokers that own it, for changes of brokers.
+    """
     by_topic: defaultdict[str | None, list[Alert]] = defaultdict(list)
     for each in sorted(alerts, key=lambda each: (-each.severity, each.opened_at_ms)):
         by_topic[None].append(each)
@@ -329,9 +395,17 @@ def with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_m
     for item in items:
         at_ms, end_ms = _ms(item.at), ends.get(item.subject, until_ms)
         ends[item.subject] = at_ms
-        first = item.subject.split(" ", 1)[0]
+        first, broker_id = item.subject.split(" ", 1)[0], _broker_of(item)
         own = by_topic.get(_base(first) if first.startswith("/") else None, ())
-        after = islice((each for each in own if at_ms <= each.opened_at_ms < end_ms), MOST_FINDINGS)
+        after = islice(
+            (
+                each
+                for each in own
+                if at_ms <= each.opened_at_ms < end_ms
+                and (broker_id is None or _is_about(each, broker_id, placed or {}))
+            ),
+            MOST_FINDINGS,
+        )
         shown = [
             FindingAfter(rule=each.rule, subject=dict(each.subject), opened_at=format_time(each.opened_at_ms))
             for each in after
