@@ -45,6 +45,8 @@ class GoneOwner:
     @property
     def why(self) -> str:
         """Return why it does not answer, as lists say it."""
+        if not self.topics:
+            return "it is not registered, and only its audit waits for it"
         return f"it is not registered, and {counted(self.topics, 'topic waits', 'topics wait')} for it"
 
     @property
@@ -141,8 +143,8 @@ class GoneOwner:
 
 async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
     """Return an owner that is gone, or None if it is registered or no topic waits for it."""
-    waiting = (await port.missed()).get(broker_id, 0)
-    if not waiting:
+    waiting = (await port.missed()).get(broker_id)
+    if waiting is None:
         return None
     reported_ms: int | None = None
     journals: dict[str, Mapping[str, Any]] = {}

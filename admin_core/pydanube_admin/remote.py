@@ -119,7 +119,7 @@ class OpsClient:
         )
         if self._entry is not None:
             return call_result(await self._here(self._entry, request, operation, timeout_s))
-        return await self._opened().call(request, timeout_s=timeout_s)
+        return await self._opened().call(request, timeout_s=timeout_s, reads=_reads(operation))
 
     @property
     def principal(self) -> str:
@@ -151,7 +151,14 @@ class OpsClient:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            raise no_answer(url=self.admin_url, operation=operation, timeout_s=timeout_s) from error
+            raise no_answer(
+                url=self.admin_url, operation=operation, timeout_s=timeout_s, reads=_reads(operation)
+            ) from error
+
+
+def _reads(operation: str) -> bool:
+    known = declarations().get(operation)
+    return known is not None and known.reads
 
 
 def _long_running(operation: str) -> bool:

@@ -24,6 +24,7 @@ from pydanube_admin.engine.declaration import Declared
 from pydanube_admin.wording.radius import radius_text
 from pydanube_core.errors import ClusterError, Conflict
 
+from pydanube_cli.command import Common
 from pydanube_cli.failures import printable
 from pydanube_cli.render import cell, print_json
 
@@ -53,17 +54,17 @@ def _print_plan(would: str, plan: Mapping[str, Any], stream: TextIO) -> None:
 
 
 def show_plan(
-    operation: Declared, arguments: Mapping[str, Any], plan: Mapping[str, Any], *, as_json: bool
+    operation: Declared, arguments: Mapping[str, Any], plan: Mapping[str, Any], common: Common
 ) -> None:
     """Print the plan on stdout, with the command that applies it."""
-    if as_json:
+    if common.as_json:
         print_json(plan)
         return
     _print_plan(f"{plan['operation']} would touch", plan, sys.stdout)
     print(
         f"it {'can' if plan.get('reversible') else 'cannot'} be undone. Until {plan['expires_at']}, to do exactly this:"
     )
-    print(f"  {operation.command_line(arguments)} --plan-token {plan['plan_token']}")
+    print(f"  {operation.command_line(arguments)}{common.where} --plan-token {plan['plan_token']}")
 
 
 def _diff_lines(plan: Mapping[str, Any]) -> list[str]:

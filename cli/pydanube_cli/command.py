@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -17,7 +18,7 @@ from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_addr
 from pydanube.wire.endpoint import UNIX
 from pydanube_core.addresses import SCHEMES
 from pydanube_core.calling_program import PERSON, CallingProgram, package_version
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.overview import with_help
@@ -37,6 +38,7 @@ class Common:
     admin: str | None
     principal: str | None
     cluster: str | None = None  # by its name in clusters.toml
+    where: str = ""  # the flags that name the broker, as they were given, after a space
 
     @property
     def broker_url(self) -> str:
@@ -52,15 +54,35 @@ class Common:
         """Call an operation for this command, by default within its own time-out. Raises `ClusterError`."""
         from pydanube_admin.remote import call_sync  # most importers of this module make no call
 
-        return call_sync(
-            self.admin_url,
-            operation,
-            arguments,
-            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
-            face="cli",
-            principal=self.principal,
-            program=this_command(),
-        )
+        try:
+            result: dict[str, Any] = call_sync(
+                self.admin_url,
+                operation,
+                arguments,
+                timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+                face="cli",
+                principal=self.principal,
+                program=this_command(),
+            )
+        except ClusterError as error:
+            self._address([error.next, error.details])
+            raise
+        self._address(result)
+        return result
+
+    def _address(self, value: Any) -> None:
+        """Add the flags that name the broker to the commands of `next`: without them they go to another one."""
+        if not self.where:
+            return
+        rest = [value]
+        while rest:
+            match rest.pop():
+                case list() as items:
+                    rest += items
+                case {"operation": str(), "command": str(line)} as step if line.startswith("danube "):
+                    step["command"] = line + self.where
+                case dict() as fields:
+                    rest += [each for name, each in fields.items() if name != "untrusted"]
 
 
 def this_command() -> CallingProgram:
@@ -241,6 +263,18 @@ def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]],
     return decorate
 
 
+_WHERE: Final = ("broker", "admin", "cluster", "ca", "cert", "key")  # a token is not repeated
+
+
+def _where(values: Mapping[str, Any]) -> str:
+    given = ((name, values[f"common_{name}"]) for name in _WHERE)
+    return "".join(
+        f" --{'tls-key' if name == 'key' else name} {shlex.quote(value)}"
+        for name, value in given
+        if value is not None
+    )
+
+
 def _common(values: Mapping[str, Any]) -> Common:
     output = values["common_output"]
     if output not in (None, "json", "text", "table"):
@@ -263,6 +297,7 @@ def _common(values: Mapping[str, Any]) -> Common:
         admin=_url(admin_address(admin, broker, os.environ), "admin"),
         principal=values["common_as"] or os.environ.get("DANUBE_PRINCIPAL") or None,
         cluster=values["common_cluster"],
+        where=_where(values),
     )
 
 

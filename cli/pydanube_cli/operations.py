@@ -258,7 +258,7 @@ def _call(*, operation: Declared, common: Common, **given: Any) -> int:
     call = partial(common.call, operation.name, timeout_s=NO_DEADLINE_S if endless else None)
     ask = call if operation.long_running else partial(_waited_for, call, operation.name)
     if ways.dry_run:
-        show_plan(operation, arguments, ask({**arguments, "plan_only": True}), as_json=common.as_json)
+        show_plan(operation, arguments, ask({**arguments, "plan_only": True}), common)
         return 0
     if ways.format not in (None, "table"):
         assert ways.format is not None
@@ -269,7 +269,7 @@ def _call(*, operation: Declared, common: Common, **given: Any) -> int:
         if result is not None:
             show(operation, result, common)
             if not common.as_json:
-                prose(f"to see how far it is: danube tasks get {result['task_id']}")
+                prose(f"to see how far it is: danube tasks get {result['task_id']}{common.where}")
             return 0
     elif operation.long_running:
         result = _watched(
@@ -403,7 +403,7 @@ def _asked(
             if common.as_json or not _on_a_terminal():
                 if not common.as_json:
                     describe(operation, arguments, plan)
-                line = f"{operation.command_line(arguments)} --yes"
+                line = f"{operation.command_line(arguments)}{common.where} --yes"
                 error.next.append(
                     operation.next_call(
                         {**arguments, "plan_token": plan["plan_token"]}, "does it without a confirmation"

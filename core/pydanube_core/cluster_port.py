@@ -258,7 +258,7 @@ class MetadataPort(Protocol):
         """Return the registered brokers, and with the state `gone` those that this broker saw go."""
 
     async def missed(self) -> Mapping[str, int]:
-        """Return the number of topics that wait for each owner that is not registered now."""
+        """Return the number of topics that wait for each owner that is not registered now. Its own audit is not counted."""
 
     def gone_since_ms(self, broker_id: str) -> int | None:
         """Return when this broker saw the registration of another one end, or None."""

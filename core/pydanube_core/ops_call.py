@@ -99,11 +99,17 @@ def call_result(response: CallResponse) -> bytes:
             raise Internal("danube.ops answered neither result nor error")
 
 
-def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: float) -> ClusterError:
-    """Return the error for a call that did not reach the admin port, in words for its caller."""
+def call_failed(
+    error: ClusterError, *, url: str, operation: str, timeout_s: float, reads: bool = False
+) -> ClusterError:
+    """Return the error for a call that did not reach the admin port, in words for its caller.
+
+    Args:
+        reads: the operation changes nothing.
+    """
     match error:
         case DeadlineExceeded():
-            return no_answer(url=url, operation=operation, timeout_s=timeout_s)
+            return no_answer(url=url, operation=operation, timeout_s=timeout_s, reads=reads)
         case Unavailable() if "tls" in error.details:
             return error
         case Unavailable():
@@ -132,11 +138,15 @@ def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: flo
             return Internal(f"{operation} at {url} failed: {error.message}", url=url)
 
 
-def no_answer(*, url: str, operation: str, timeout_s: float) -> DeadlineExceeded:
+def no_answer(*, url: str, operation: str, timeout_s: float, reads: bool = False) -> DeadlineExceeded:
     """Return the error for a call that timed out."""
+    remedy = (
+        "Repeat it, or allow more time with --timeout"
+        if reads
+        else "A change may have been made or not: look before you repeat it, or allow more time with --timeout"
+    )
     return DeadlineExceeded(
-        f"{operation} at {url}: no answer within {timeout_s:g} s; a change may have been made "
-        "or not. Look before you repeat it, or allow more time with --timeout",
+        f"{operation} at {url}: no answer within {timeout_s:g} s. {remedy}",
         url=url,
         timeout_s=timeout_s,
     )

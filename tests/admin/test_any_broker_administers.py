@@ -175,6 +175,11 @@ async def test_partitioned_topic_over_several_brokers_is_one(cluster: SeveralBro
         assert caught.value.code == "NOT_OWNER"
 
 
+async def _findings(broker: Broker, rule: str) -> list[dict[str, Any]]:
+    found = (await ask(broker, "diagnose.cluster"))["findings"]
+    return [each for each in found if each["rule"] == rule]
+
+
 async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> None:
     gone = cluster.brokers[3]
     gone_id = str(gone.data_dir.broker_id)
@@ -198,7 +203,11 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     assert [each["state"] for each in listed if each["broker_id"] != gone_id] == ["active"] * 2
     [item] = [each for each in listed if each["broker_id"] == gone_id]
     assert (item["state"], item["leader"], item["ready"], item["version"]) == ("gone", False, False, None)
-    assert item["topics"] >= len(lost)
+    assert item["topics"] == len(lost), "its own audit is not among those that wait"
+    with anyio.fail_after(60):
+        while not (down := await _findings(cluster.brokers[1], "owner_down")):
+            await anyio.sleep(0.1)
+    assert down[0]["evidence"]["topics"] == len(lost)
     assert item["heard_s_ago"] >= 0
     pages = [await ask(cluster.brokers[1], "topics.list", filter=topic) for topic in TOPICS]
     named = [each["topics"] for page in pages for each in page["not_seen"] if "topics" in each]

@@ -79,7 +79,7 @@ def test_a_name_of_two_brokers_is_refused_with_their_ids() -> None:
 
 
 def test_an_unknown_name_is_refused_with_close_ones() -> None:
-    with pytest.raises(InvalidArgument, match="no broker 'easst'.*'east'") as caught:
+    with pytest.raises(InvalidArgument, match=r"no broker 'easst'.*'east'") as caught:
         broker_id_of(THREE, "easst")
     assert caught.value.details["did_you_mean"][0] == "east"
     with pytest.raises(InvalidArgument, match=r"There are .*host13:6650"):

@@ -69,8 +69,22 @@ def test_delete_without_consent_is_refused_and_shows_the_plan(danube: Danube, ad
     radius = ran.error["details"]["plan"]["blast_radius"]
     assert (radius["topics"], radius["subscriptions"], radius["messages"]) == (1, 1, 500)
     assert "--plan-token" in ran.error["next"][0]["command"]
-    assert ran.error["next"][-1]["command"] == "danube topics delete orders --yes"
+    for step in ran.error["next"]:
+        assert f" --admin {admin_url}" in step["command"], "without it the command goes to another broker"
+    assert ran.error["next"][-1]["command"] == f"danube topics delete orders --admin {admin_url} --yes"
     assert danube("topics", "list", "--json", "--admin", admin_url).result["total"] == 1
+
+
+def test_commands_that_are_proposed_name_the_broker_as_it_was_named(danube: Danube, admin_url: str) -> None:
+    ran = danube("topics", "describe", "ordres", "--json", "--broker", admin_url, "--admin", admin_url)
+    assert ran.error["next"]
+    for step in ran.error["next"]:
+        assert step["command"].endswith(f" --broker {admin_url} --admin {admin_url}"), step
+    found = danube("diagnose", "cluster", "--json", "--admin", admin_url).result
+    for finding in found["findings"]:
+        assert all(step["command"].endswith(f" --admin {admin_url}") for step in finding["next"])
+    plan = danube("topics", "delete", "orders", "--dry-run", "--admin", admin_url).out
+    assert f"danube topics delete orders --admin {admin_url} --plan-token" in plan
 
 
 def test_delete_without_a_terminal_is_refused_without_json_too(danube: Danube, admin_url: str) -> None:

@@ -21,7 +21,7 @@ from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Effect, Result
 from pydanube_admin.engine.operation import next_call, operation
-from pydanube_admin.operations.offset_ranges import merged, ranges_of_text
+from pydanube_admin.operations.offset_ranges import MOST_AT_ONCE, merged, ranges_of_text
 from pydanube_admin.operations.subscription_changes import (
     consumers_of,
     find_subscription,
@@ -91,7 +91,6 @@ _AGAIN: Final = (
 )
 
 
-MOST_AT_ONCE: Final = 10_000  # offsets of one query: some 60 KB on its way to another broker
 _MOVES: Final = ("subscriptions.seek", "subscriptions.skip", "subscriptions.purge")
 
 

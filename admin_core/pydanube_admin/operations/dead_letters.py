@@ -8,6 +8,7 @@ without the attributes that the broker added.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ from pydanube_admin.operations.dead_letter_records import (
     replays_of,
 )
 from pydanube_admin.operations.messages import CHUNK, CHUNK_BYTES, MaxBytes, fenced
-from pydanube_admin.operations.offset_ranges import merged, ranges_of_text, within
+from pydanube_admin.operations.offset_ranges import MOST_AT_ONCE, merged, ranges_of_text, within
 from pydanube_admin.operations.subscriptions import subscription_facts
 from pydanube_admin.operations.topics import Topic, find_topic
 
@@ -120,6 +121,16 @@ def _is_of(message: MessageFacts, logs: Collection[str], subscription: str) -> b
     )
 
 
+async def _still_open(context: Context, log: str, subscription: str, offsets: Sequence[int]) -> set[int]:
+    """Return which offsets of a concrete topic are not acknowledged. The loop is free between two queries."""
+    ordered, found = sorted(offsets), set[int]()
+    for at in range(0, len(ordered), MOST_AT_ONCE):
+        some = ordered[at : at + MOST_AT_ONCE]
+        found.update(await context.port.unacknowledged(log, subscription, some))
+        await asyncio.sleep(0)
+    return found
+
+
 async def _states(
     context: Context,
     subscription: str,
@@ -134,7 +145,7 @@ async def _states(
     still_open = {
         (log, offset)
         for log, offsets in asked.items()
-        for offset in await context.port.unacknowledged(log, subscription, offsets)
+        for offset in await _still_open(context, log, subscription, offsets)
     }
     states: dict[tuple[str, int], State] = {}
     for letter in found:
@@ -419,7 +430,7 @@ async def _with_originals(
     for log, wanted in by_log.items():
         start, end = logs[log].start_offset, logs[log].next_offset
         there = sorted(offset for offset in wanted if start <= offset < end)
-        waiting = set(await context.port.unacknowledged(log, subscription, there))
+        waiting = await _still_open(context, log, subscription, there)
         read = await _originals(
             context,
             log,
@@ -573,7 +584,7 @@ async def undo_replay(context: Context, request: ReplayDeadLettersRequest, done:
     waiting = 0
     for log, rows in redelivered.items():
         offsets = [each.offset for each in rows]
-        waiting += len(await context.port.unacknowledged(log, request.subscription, offsets))
+        waiting += len(await _still_open(context, log, request.subscription, offsets))
     path = f"topics{topic.own.topic}/subscriptions/{request.subscription}/redelivered"
     return Undo(
         act=partial(_withdraw, context, topic, request.subscription, redelivered, done.image.get("call_id")),

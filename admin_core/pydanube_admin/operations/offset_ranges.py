@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from pydanube_core.errors import InvalidArgument
+
+MOST_AT_ONCE: Final = 10_000  # offsets of one query: some 60 KB on its way to another broker
 
 
 def ranges_of_text(text: str) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 import anyio
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.facts import LEASE_S, BrokerAddress
-from pydanube_core.names import TopicName
+from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.metadata import (
     MAX_OPERATIONS,
     Delete,
@@ -280,7 +280,10 @@ class Coordinator:
         return since_ms if broker_id not in self._members else None
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
-        """Return the number of waiting topics of each owner that is not registered now."""
+        """Return the number of waiting topics of each owner that is not registered now, without its own audit.
+
+        Zero: only its audit waits.
+        """
         if self._load.keys() <= self._members.keys():
             return {}
         restorable = Counter(
@@ -289,10 +292,16 @@ class Coordinator:
             if (place := self._places.get(topic_id))
         )
         return {
-            broker_id: waiting
+            broker_id: waiting - self._audits_of(broker_id)
             for broker_id, topics in self._load.items()
             if (waiting := topics - restorable[broker_id]) > 0 and broker_id not in self._members
         }
+
+    def _audits_of(self, broker_id: BrokerId) -> int:
+        """Return the number of audit topics of a broker: one, if it has written any."""
+        topic = self.catalog.index.find_topic(TopicName.parse(f"{AUDIT_TOPIC}-{broker_id}"))
+        place = None if topic is None else self._places.get(topic.topic_id)
+        return int(place is not None and place.broker_id == broker_id)
 
     def lost_owners(self) -> set[BrokerId]:
         """Return the owners of topics, also of restorable ones, that are not registered now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -397,9 +398,9 @@ class SubscriptionPump:
         return skipped
 
     def unacknowledged(self, offsets: Sequence[int]) -> list[int]:
-        """Return those of the offsets that are not acknowledged."""
-        window = self.core().window
-        return [offset for offset in offsets if self.topic.start_offset <= offset and window.is_open(offset)]
+        """Return those of the offsets that are not acknowledged, ascending."""
+        ordered = sorted(offsets)
+        return self.core().window.open_of(ordered[bisect_left(ordered, self.topic.start_offset) :])
 
     def count_unacknowledged(self, ranges: Sequence[Range]) -> int:
         """Return how many offsets of the ranges are not acknowledged. O(chunks + ranges), not O(offsets)."""

@@ -59,7 +59,7 @@ class ClusterViewing:
             ),
             leader=None if leader is None else leader.broker_id,
             leaderless_since_ms=self._begun("leaderless", now_ms, holds=leader is None),
-            absent={str(broker): topics for broker, topics in coordinator.absent_owners().items()}
+            absent={str(broker): topics for broker, topics in coordinator.absent_owners().items() if topics}
             if error is None
             else {},
             silent={  # a broker that is not registered any more is `absent`

@@ -83,6 +83,7 @@ class BrokersPart:
                 "directory, and nothing of them is lost; if that is gone for good: danube brokers remove",
             )
             for broker_id, topics in sorted(ownership.coordinator.absent_owners().items())
+            if topics
         ]
         if ownership.leader() is None:
             found.append(

@@ -19,6 +19,7 @@ Deliveries that were in flight for the first time start again at 1.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -39,7 +40,7 @@ from pydanube_broker.subscription.chunk import (
 from pydanube_broker.subscription.chunk_list import ChunkList
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot, merge_attempts
-from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, subtract, total
+from pydanube_broker.subscription.ranges import Range, RangeSet, joined, normalise, subtract, total
 from pydanube_broker.subscription.unread_state import UnreadState
 from pydanube_broker.subscription.unsaved import UnsavedChanges, attempts_of
 
@@ -455,6 +456,18 @@ class Window:
             return not self.unread_state.acknowledged.covers(offset, offset + 1)
         chunk = self.chunks.covering(offset)
         return chunk is not None and bool(chunk.open >> (offset - chunk.start) & 1)
+
+    def open_of(self, offsets: Sequence[int]) -> list[int]:
+        """Return those of ascending offsets that are not acknowledged. O(chunks + acknowledged and open ranges), not O(offsets)."""
+        if not offsets:
+            return []
+        first, end = offsets[0], offsets[-1] + 1
+        sent = joined((mask, chunk.start) for chunk, mask in self.chunks.locate([(first, end)]).items())
+        unread = [(max(first, self.next), end)] if end > self.next else []
+        found: list[int] = []
+        for start, stop in (*sent, *subtract(unread, self.unread_state.acknowledged.ranges())):
+            found += offsets[bisect_left(offsets, start) : bisect_left(offsets, stop)]
+        return found
 
     def count_open(self, ranges: Sequence[Range]) -> int:
         """Return how many messages of a normal list are not acknowledged. O(chunks + acknowledged ranges + ranges)."""

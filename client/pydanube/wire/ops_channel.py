@@ -50,26 +50,31 @@ class OpsChannel:
             tls=tls,
         )
 
-    async def call(self, request: CallRequest, *, timeout_s: float) -> bytes:
+    async def call(self, request: CallRequest, *, timeout_s: float, reads: bool = False) -> bytes:
         """Carry out one operation and return its result as JSON.
 
-        If it is cancelled, or after DEADLINE_EXCEEDED, a change may have been made or not.
+        If it is cancelled, or after DEADLINE_EXCEEDED, a change may have been made or not. With `reads` the
+        operation changes nothing, and that error does not warn of it.
 
         Raises:
             ClusterError: the operation's error. `Unavailable` if nothing listens at the address, `DeadlineExceeded`
                 after `timeout_s`.
         """
         data = request.SerializeToString()
-        return await self.carry(OPS_CALL, data, operation=request.operation, timeout_s=timeout_s)
+        return await self.carry(OPS_CALL, data, operation=request.operation, timeout_s=timeout_s, reads=reads)
 
-    async def carry(self, path: str, data: bytes, *, operation: str, timeout_s: float) -> bytes:
+    async def carry(
+        self, path: str, data: bytes, *, operation: str, timeout_s: float, reads: bool = False
+    ) -> bytes:
         """As `call`, with an encoded request, for a method that answers like `danube.ops/Call`."""
         try:
             answer = await self._transport.call(path, data, timeout_s=timeout_s)
         except ClusterError as error:
             if error.details.get("broker") != self._transport.url:  # the broker's own error
                 raise
-            raise call_failed(error, url=self.url, operation=operation, timeout_s=timeout_s) from error
+            raise call_failed(
+                error, url=self.url, operation=operation, timeout_s=timeout_s, reads=reads
+            ) from error
         return call_result(CallResponse.FromString(answer))
 
     async def aclose(self) -> None:

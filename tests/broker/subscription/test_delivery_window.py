@@ -110,6 +110,8 @@ def test_open_messages_of_ranges_are_counted_as_one_by_one(
         window.close_range(start, end)  # also what was not read yet
     check_window(window)
     assert window.count_open(normalise(asked)) == sum(map(window.is_open, offsets(asked)))
+    ascending = sorted(set(offsets(asked)))
+    assert window.open_of(ascending) == [each for each in ascending if window.is_open(each)]
 
 
 def test_open_messages_are_counted_without_a_step_for_each_offset() -> None:
@@ -121,6 +123,9 @@ def test_open_messages_are_counted_without_a_step_for_each_offset() -> None:
     read.close_range(65_000, 65_001)
     assert read.count_open([(5, 1_000_000)]) == 999_994
     assert lines_of(lambda: read.count_open([(5, 1_000_000)])) < 500
+    many = list(range(0, 200_000, 2))
+    assert lines_of(lambda: read.open_of(many)) < 500
+    assert read.open_of(many) == [each for each in many if each != 65_000]
 
 
 @given(
