@@ -205,7 +205,7 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     assert (item["state"], item["leader"], item["ready"], item["version"]) == ("gone", False, False, None)
     assert item["topics"] == len(lost), "its own audit is not among those that wait"
     with anyio.fail_after(60):
-        while not (down := await _findings(cluster.brokers[1], "owner_down")):
+        while not (down := await _findings(cluster.brokers[1], "owner_down")):  # noqa: ASYNC110
             await anyio.sleep(0.1)
     assert down[0]["evidence"]["topics"] == len(lost)
     assert item["heard_s_ago"] >= 0

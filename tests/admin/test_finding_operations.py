@@ -2,7 +2,8 @@
 
 `phrasings/tuned.txt` was in view when the words were chosen; `phrasings/held_back.txt` was written before them, and is only
 measured; `phrasings/plain_speech.txt` came later, from somebody who knew neither, and was mended on. None of them may fall
-below what is promised. `phrasings/unseen.txt` is newer than every mending.
+below what is promised. `phrasings/unseen.txt` was written before the last mending by somebody else, and
+`phrasings/colloquial_unseen.txt`, which is slang, after it: on that the words of the list reach half of the questions.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def found(said: str) -> tuple[str, ...]:
     return meant.operations[:3] if meant.known and meant.absent is None else ()
 
 
-@pytest.mark.parametrize("file", ["tuned.txt", "held_back.txt", "plain_speech.txt"])
+@pytest.mark.parametrize("file", ["tuned.txt", "held_back.txt", "plain_speech.txt", "colloquial.txt"])
 def test_the_right_operation_is_among_the_first(file: str) -> None:
     phrasings = asked(file)
     there = [(said, wanted) for said, wanted in phrasings if wanted]
@@ -58,11 +59,18 @@ def test_what_nothing_was_mended_on_is_found_nearly_as_often() -> None:
     assert sum(bool(found(said)) == bool(wanted) for said, wanted in phrasings) >= 0.9 * len(phrasings)
 
 
+def test_slang_that_nothing_was_mended_on_is_found_no_more_rarely_than_now() -> None:
+    """As measured once: 52 % first and 70 % among three. The aim of 90 and 97 % is not reached by words alone."""
+    there = [(said, wanted) for said, wanted in asked("colloquial_unseen.txt") if wanted]
+    assert sum(bool(set(wanted) & set(found(said)[:1])) for said, wanted in there) >= 0.5 * len(there)
+    assert sum(bool(set(wanted) & set(found(said))) for said, wanted in there) >= 0.68 * len(there)
+
+
 def test_there_are_enough_phrasings_and_none_twice() -> None:
     said = [said for file in ("tuned.txt", "held_back.txt", "plain_speech.txt") for said, _ in asked(file)]
     assert len(said) >= 300
     assert len(asked("held_back.txt")) >= 150
-    for file in ("tuned.txt", "held_back.txt", "plain_speech.txt", "unseen.txt"):
+    for file in sorted(each.name for each in PHRASINGS.iterdir()):
         within = [each for each, _ in asked(file)]
         assert len(within) == len(set(within))
 
