@@ -6,12 +6,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
+import anyio.lowlevel
 import pytest
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.many_plans import topics_named
 from pydanube_admin.engine.models import MAX_FILTER_CHARS
 from pydanube_admin.engine.stored_grants import StoredGrants, check_owner
+from pydanube_admin.operations.dead_letters import still_open
 from pydanube_admin.operations.messages import SearchRequest, matcher
+from pydanube_admin.operations.offset_ranges import MOST_AT_ONCE
 from pydanube_admin.operations.past_events import MOST_EVENTS
 from pydanube_admin.operations.what_changed import ChangedItem, of_events, with_findings
 from pydanube_broker.serving.administration import Administration
@@ -186,3 +190,30 @@ def test_findings_after_changes_are_looked_up_by_their_topic() -> None:
     assert [[each.rule for each in item.findings_after] for item in found[:3]] == [
         ["r2", "r5", "r8", "r11", "r14"], ["r1"], ["r2"],
     ]  # fmt: skip
+
+
+async def test_states_of_many_letters_are_asked_in_parts_between_which_the_loop_is_free() -> None:
+    asked: list[int] = []
+
+    class Port:
+        async def unacknowledged(self, topic: str, subscription: str, offsets: list[int]) -> list[int]:
+            asked.append(len(offsets))
+            return offsets[:1]
+
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    context = cast(Context, SimpleNamespace(port=Port()))
+    async with anyio.create_task_group() as group:
+        group.start_soon(others)
+        with at_most(0.5):
+            found = await still_open(context, "/default/t", "s", list(range(100_000, 0, -1)))
+        group.cancel_scope.cancel()
+    assert asked == [MOST_AT_ONCE] * 10
+    assert turns >= 10
+    assert found == {1 + each * MOST_AT_ONCE for each in range(10)}

@@ -121,7 +121,7 @@ def _is_of(message: MessageFacts, logs: Collection[str], subscription: str) -> b
     )
 
 
-async def _still_open(context: Context, log: str, subscription: str, offsets: Sequence[int]) -> set[int]:
+async def still_open(context: Context, log: str, subscription: str, offsets: Sequence[int]) -> set[int]:
     """Return which offsets of a concrete topic are not acknowledged. The loop is free between two queries."""
     ordered, found = sorted(offsets), set[int]()
     for at in range(0, len(ordered), MOST_AT_ONCE):
@@ -145,7 +145,7 @@ async def _states(
     still_open = {
         (log, offset)
         for log, offsets in asked.items()
-        for offset in await _still_open(context, log, subscription, offsets)
+        for offset in await still_open(context, log, subscription, offsets)
     }
     states: dict[tuple[str, int], State] = {}
     for letter in found:
@@ -430,7 +430,7 @@ async def _with_originals(
     for log, wanted in by_log.items():
         start, end = logs[log].start_offset, logs[log].next_offset
         there = sorted(offset for offset in wanted if start <= offset < end)
-        waiting = await _still_open(context, log, subscription, there)
+        waiting = await still_open(context, log, subscription, there)
         read = await _originals(
             context,
             log,
@@ -584,7 +584,7 @@ async def undo_replay(context: Context, request: ReplayDeadLettersRequest, done:
     waiting = 0
     for log, rows in redelivered.items():
         offsets = [each.offset for each in rows]
-        waiting += len(await _still_open(context, log, request.subscription, offsets))
+        waiting += len(await still_open(context, log, request.subscription, offsets))
     path = f"topics{topic.own.topic}/subscriptions/{request.subscription}/redelivered"
     return Undo(
         act=partial(_withdraw, context, topic, request.subscription, redelivered, done.image.get("call_id")),
