@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydanube_admin.engine.models import Page, Result
+from pydanube_admin.engine.models import Effect, Page, Result
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 
@@ -256,7 +256,8 @@ def method(operation: Operation) -> Iterator[str]:
     name = python_name(operation.name.partition(".")[2])
     yield signature(operation, name, result, token=operation.planned)
     yield f'    """{operation.summary}"""'
-    yield f"    return await self._caller.call({told(operation, result)})"
+    reads = ", reads=True" if operation.effect is Effect.READ else ""
+    yield f"    return await self._caller.call({told(operation, result)}{reads})"
     yield ""
 
 

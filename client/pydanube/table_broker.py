@@ -57,7 +57,7 @@ class TableBroker:
         try:
             principal = named_principal(None, shows_identity=channel.shows_identity)
             request = call_request(operation, arguments, principal=principal, face=FACE)
-            return await channel.call(request, timeout_s=timeout_s)
+            return await channel.call(request, timeout_s=timeout_s, reads=True)
         finally:
             await channel.aclose()
 

@@ -28,7 +28,13 @@ class OperationCaller:
         self._timeout_s = timeout_s
 
     async def call(
-        self, operation: str, arguments: Mapping[str, Any], kind: type[ResultT], *, long_running: bool = False
+        self,
+        operation: str,
+        arguments: Mapping[str, Any],
+        kind: type[ResultT],
+        *,
+        long_running: bool = False,
+        reads: bool = False,
     ) -> ResultT:
         """Call one operation. If cancelled, a change may have been made or not. Raises any `ClusterError`.
 
@@ -43,7 +49,7 @@ class OperationCaller:
         }
         request = call_request(operation, given, principal=self._principal, face=FACE, program=_PROGRAM)
         timeout_s = max(self._timeout_s, LONG_RUNNING_S) if long_running else self._timeout_s
-        return kind.model_validate_json(await self._channel.call(request, timeout_s=timeout_s))
+        return kind.model_validate_json(await self._channel.call(request, timeout_s=timeout_s, reads=reads))
 
     async def aclose(self) -> None:
         await self._channel.aclose()

@@ -154,7 +154,7 @@ class AlertsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[AlertItem]:
         """List alerts: findings that lasted, worst first."""
-        return await self._caller.call("alerts.list", locals(), Page[AlertItem])
+        return await self._caller.call("alerts.list", locals(), Page[AlertItem], reads=True)
 
     async def silence(
         self,
@@ -226,11 +226,11 @@ class AuditOperations(KeywordsNamed):
         filter: str | None = None,
     ) -> Page[AuditRecord]:
         """List audit records, the newest first: who called what, when, by which face, with the outcome."""
-        return await self._caller.call("audit.query", locals(), Page[AuditRecord])
+        return await self._caller.call("audit.query", locals(), Page[AuditRecord], reads=True)
 
     async def verify(self) -> VerifiedAudit:
         """Check the hash chain and the MACs of the audit: how many records are verified, in the chain only, or forged, and the first of these."""
-        return await self._caller.call("audit.verify", locals(), VerifiedAudit)
+        return await self._caller.call("audit.verify", locals(), VerifiedAudit, reads=True)
 
 
 class BindingsOperations(KeywordsNamed):
@@ -289,7 +289,7 @@ class BindingsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[BindingItem]:
         """List bindings: which principal has which roles on what. The filter is over principals."""
-        return await self._caller.call("bindings.list", locals(), Page[BindingItem])
+        return await self._caller.call("bindings.list", locals(), Page[BindingItem], reads=True)
 
 
 class BrokersOperations(KeywordsNamed):
@@ -310,15 +310,15 @@ class BrokersOperations(KeywordsNamed):
 
     async def config(self, *, broker_id: str | None = None) -> BrokerConfig:
         """Show the settings in force and where each came from."""
-        return await self._caller.call("brokers.config", locals(), BrokerConfig)
+        return await self._caller.call("brokers.config", locals(), BrokerConfig, reads=True)
 
     async def describe(self, *, broker_id: str | None = None) -> BrokerStatus:
         """Show one broker: readiness, disk, journal, cold tier."""
-        return await self._caller.call("brokers.describe", locals(), BrokerStatus)
+        return await self._caller.call("brokers.describe", locals(), BrokerStatus, reads=True)
 
     async def leader(self) -> Leader:
         """Show which broker leads the cluster."""
-        return await self._caller.call("brokers.leader", locals(), Leader)
+        return await self._caller.call("brokers.leader", locals(), Leader, reads=True)
 
     async def list(
         self,
@@ -331,7 +331,7 @@ class BrokersOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[BrokerItem]:
         """List brokers with state, version, topics and addresses."""
-        return await self._caller.call("brokers.list", locals(), Page[BrokerItem])
+        return await self._caller.call("brokers.list", locals(), Page[BrokerItem], reads=True)
 
     async def logs(
         self,
@@ -342,15 +342,15 @@ class BrokersOperations(KeywordsNamed):
         since: str | None = None,
     ) -> BrokerLogs:
         """Show the last events of the broker's own log."""
-        return await self._caller.call("brokers.logs", locals(), BrokerLogs)
+        return await self._caller.call("brokers.logs", locals(), BrokerLogs, reads=True)
 
     async def may_stop(self, *, broker_id: str | None = None) -> MayStop:
         """Show what happens to a broker's topics if it stops now."""
-        return await self._caller.call("brokers.may_stop", locals(), MayStop)
+        return await self._caller.call("brokers.may_stop", locals(), MayStop, reads=True)
 
     async def metrics(self, *, broker_id: str | None = None) -> BrokerMetricsResult:
         """Show counters of one broker since it started."""
-        return await self._caller.call("brokers.metrics", locals(), BrokerMetricsResult)
+        return await self._caller.call("brokers.metrics", locals(), BrokerMetricsResult, reads=True)
 
     async def remove(
         self, broker_id: str, *, plan_token: str | None = None, why: str | None = None
@@ -364,7 +364,7 @@ class BrokersOperations(KeywordsNamed):
 
     async def status(self, *, broker_id: str | None = None) -> BrokerStatus:
         """Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier."""
-        return await self._caller.call("brokers.status", locals(), BrokerStatus)
+        return await self._caller.call("brokers.status", locals(), BrokerStatus, reads=True)
 
     async def unload(
         self,
@@ -407,7 +407,7 @@ class ChangesOperations(KeywordsNamed):
         limit: int | None = None,
     ) -> WhatChanged:
         """List changes since a moment, each with its undo and the findings that began after it."""
-        return await self._caller.call("changes.list", locals(), WhatChanged)
+        return await self._caller.call("changes.list", locals(), WhatChanged, reads=True)
 
     async def undo(
         self, call_id: str, *, plan_token: str | None = None, why: str | None = None
@@ -428,15 +428,15 @@ class ClusterOperations(KeywordsNamed):
 
     async def balance(self) -> ClusterBalance:
         """Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does."""
-        return await self._caller.call("cluster.balance", locals(), ClusterBalance)
+        return await self._caller.call("cluster.balance", locals(), ClusterBalance, reads=True)
 
     async def chart(self, *, broker_id: str | None = None, since: str | None = None) -> ClusterChart:
         """Chart the traffic and the unread messages of the cluster, or of one broker."""
-        return await self._caller.call("cluster.chart", locals(), ClusterChart)
+        return await self._caller.call("cluster.chart", locals(), ClusterChart, reads=True)
 
     async def metrics(self) -> ClusterMetrics:
         """Show counters of the cluster: messages and bytes in and out, lag, refusals."""
-        return await self._caller.call("cluster.metrics", locals(), ClusterMetrics)
+        return await self._caller.call("cluster.metrics", locals(), ClusterMetrics, reads=True)
 
     async def rebalance(
         self,
@@ -461,7 +461,7 @@ class ClusterOperations(KeywordsNamed):
 
     async def upgrade_check(self, *, to_version: str | None = None) -> UpgradeChecks:
         """Check whether brokers can be upgraded now, one by one: go, no-go, or go with advice."""
-        return await self._caller.call("cluster.upgrade_check", locals(), UpgradeChecks)
+        return await self._caller.call("cluster.upgrade_check", locals(), UpgradeChecks, reads=True)
 
     async def what_if(
         self,
@@ -492,7 +492,7 @@ class ClusterOperations(KeywordsNamed):
         | None = None,
     ) -> WhatIf:
         """Compute what a lost broker, more consumers, more load, retention, or a deletion would lead to."""
-        return await self._caller.call("cluster.what_if", locals(), WhatIf)
+        return await self._caller.call("cluster.what_if", locals(), WhatIf, reads=True)
 
 
 class ConnectorsOperations(KeywordsNamed):
@@ -531,11 +531,11 @@ class ConnectorsOperations(KeywordsNamed):
 
     async def describe(self, connector: str) -> ConnectorDescription:
         """Show a connector: its file, state, worker, counters, position and last error."""
-        return await self._caller.call("connectors.describe", locals(), ConnectorDescription)
+        return await self._caller.call("connectors.describe", locals(), ConnectorDescription, reads=True)
 
     async def errors(self, connector: str, *, limit: int | None = None) -> ConnectorErrors:
         """Show a connector's last error and the newest records that it refused, with the reason."""
-        return await self._caller.call("connectors.errors", locals(), ConnectorErrors)
+        return await self._caller.call("connectors.errors", locals(), ConnectorErrors, reads=True)
 
     async def list(
         self,
@@ -548,7 +548,7 @@ class ConnectorsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[ConnectorItem]:
         """List declared connectors with state, worker, rate and last error."""
-        return await self._caller.call("connectors.list", locals(), Page[ConnectorItem])
+        return await self._caller.call("connectors.list", locals(), Page[ConnectorItem], reads=True)
 
     async def logs(
         self,
@@ -558,11 +558,11 @@ class ConnectorsOperations(KeywordsNamed):
         level: Literal["info", "warning", "error"] | None = None,
     ) -> ConnectorLogs:
         """Show the last log lines of a connector, of one hour, as its workers reported them."""
-        return await self._caller.call("connectors.logs", locals(), ConnectorLogs)
+        return await self._caller.call("connectors.logs", locals(), ConnectorLogs, reads=True)
 
     async def offsets(self, connector: str) -> ConnectorOffsets:
         """Show how far a connector is: a sink in its topics, a source in the other system."""
-        return await self._caller.call("connectors.offsets", locals(), ConnectorOffsets)
+        return await self._caller.call("connectors.offsets", locals(), ConnectorOffsets, reads=True)
 
     async def pause(
         self, connector: str, *, plan_token: str | None = None, why: str | None = None
@@ -664,7 +664,7 @@ class ConsumersOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[ConsumerItem]:
         """List connected consumers of subscriptions with their unacknowledged messages."""
-        return await self._caller.call("consumers.list", locals(), Page[ConsumerItem])
+        return await self._caller.call("consumers.list", locals(), Page[ConsumerItem], reads=True)
 
 
 class DeadLettersOperations(KeywordsNamed):
@@ -686,7 +686,7 @@ class DeadLettersOperations(KeywordsNamed):
         filter: str | None = None,
     ) -> DeadLetterPage:
         """List messages of a subscription that failed too often, with why, and whether they were replayed since."""
-        return await self._caller.call("dead_letters.list", locals(), DeadLetterPage)
+        return await self._caller.call("dead_letters.list", locals(), DeadLetterPage, reads=True)
 
     async def replay(
         self,
@@ -730,7 +730,7 @@ class DiagnoseOperations(KeywordsNamed):
         self, *, fail_on: Literal["info", "warning", "critical"] | None = None
     ) -> DiagnosisResult:
         """Check everything: findings worst first, with evidence and the next call."""
-        return await self._caller.call("diagnose.cluster", locals(), DiagnosisResult)
+        return await self._caller.call("diagnose.cluster", locals(), DiagnosisResult, reads=True)
 
     async def producer(
         self,
@@ -741,7 +741,7 @@ class DiagnoseOperations(KeywordsNamed):
         explain: bool | None = None,
     ) -> DiagnosisResult:
         """Find what stops incoming messages: throttling, schema, silence, disk, journal."""
-        return await self._caller.call("diagnose.producer", locals(), DiagnosisResult)
+        return await self._caller.call("diagnose.producer", locals(), DiagnosisResult, reads=True)
 
     async def subscription(
         self,
@@ -752,7 +752,7 @@ class DiagnoseOperations(KeywordsNamed):
         explain: bool | None = None,
     ) -> DiagnosisResult:
         """Find why a subscription is behind, if it is: findings, causes ruled out, the next call."""
-        return await self._caller.call("diagnose.subscription", locals(), DiagnosisResult)
+        return await self._caller.call("diagnose.subscription", locals(), DiagnosisResult, reads=True)
 
     async def topic(
         self,
@@ -762,7 +762,7 @@ class DiagnoseOperations(KeywordsNamed):
         explain: bool | None = None,
     ) -> DiagnosisResult:
         """Find the faults of a topic and its subscriptions."""
-        return await self._caller.call("diagnose.topic", locals(), DiagnosisResult)
+        return await self._caller.call("diagnose.topic", locals(), DiagnosisResult, reads=True)
 
 
 class DocsOperations(KeywordsNamed):
@@ -773,7 +773,7 @@ class DocsOperations(KeywordsNamed):
 
     async def search(self, query: str, *, limit: int | None = None) -> FoundSections:
         """Show the documentation of this version, offline: how a feature works, is set up, is used in code."""
-        return await self._caller.call("docs.search", locals(), FoundSections)
+        return await self._caller.call("docs.search", locals(), FoundSections, reads=True)
 
 
 class FacesOperations(KeywordsNamed):
@@ -818,7 +818,7 @@ class FacesOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[FrozenItem]:
         """List frozen faces and principals, which may read and change nothing: since when, until when, by whom and why."""
-        return await self._caller.call("faces.list", locals(), Page[FrozenItem])
+        return await self._caller.call("faces.list", locals(), Page[FrozenItem], reads=True)
 
     async def thaw(
         self,
@@ -850,7 +850,7 @@ class JournalOperations(KeywordsNamed):
 
     async def describe(self, *, broker_id: str | None = None) -> JournalDescription:
         """Show the segments of the write-ahead log and the topics that keep the oldest from going."""
-        return await self._caller.call("journal.describe", locals(), JournalDescription)
+        return await self._caller.call("journal.describe", locals(), JournalDescription, reads=True)
 
 
 class LinksOperations(KeywordsNamed):
@@ -904,7 +904,7 @@ class LinksOperations(KeywordsNamed):
 
     async def describe(self, link: str) -> LinkDescription:
         """Show a link: source, state, each mirror with its lag, and topics that are not copied, with the reason."""
-        return await self._caller.call("links.describe", locals(), LinkDescription)
+        return await self._caller.call("links.describe", locals(), LinkDescription, reads=True)
 
     async def fail_over(
         self, link: str, *, topics: str | None = None, plan_token: str | None = None, why: str | None = None
@@ -929,7 +929,7 @@ class LinksOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[LinkItem]:
         """List links to other clusters with state, topics and lag."""
-        return await self._caller.call("links.list", locals(), Page[LinkItem])
+        return await self._caller.call("links.list", locals(), Page[LinkItem], reads=True)
 
     async def pause(self, link: str, *, plan_token: str | None = None, why: str | None = None) -> ChangedLink:
         """Stop copying, until the link is resumed. Mirrors stay read-only, and fall behind."""
@@ -970,7 +970,7 @@ class MessagesOperations(KeywordsNamed):
         self, topic: str, *, from_: str | None = None, max_bytes: int | None = None, limit: int | None = None
     ) -> PeekedMessages:
         """Show messages from a position on. Nothing is consumed."""
-        return await self._caller.call("messages.peek", locals(), PeekedMessages)
+        return await self._caller.call("messages.peek", locals(), PeekedMessages, reads=True)
 
     async def publish(
         self,
@@ -1012,7 +1012,7 @@ class MessagesOperations(KeywordsNamed):
         filter: str | None = None,
     ) -> SearchPage:
         """Find messages by key, attribute or text in a range of a topic. Pages continue where the last ended."""
-        return await self._caller.call("messages.search", locals(), SearchPage)
+        return await self._caller.call("messages.search", locals(), SearchPage, reads=True)
 
 
 class NamespacesOperations(KeywordsNamed):
@@ -1092,7 +1092,9 @@ class NamespacesOperations(KeywordsNamed):
 
     async def get_policies(self, namespace: str) -> NamespacePoliciesResult:
         """Show the limits set on a namespace, and those that hold for a topic that sets none."""
-        return await self._caller.call("namespaces.get_policies", locals(), NamespacePoliciesResult)
+        return await self._caller.call(
+            "namespaces.get_policies", locals(), NamespacePoliciesResult, reads=True
+        )
 
     async def list(
         self,
@@ -1105,7 +1107,7 @@ class NamespacesOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[NamespaceItem]:
         """List namespaces with their topics and policies."""
-        return await self._caller.call("namespaces.list", locals(), Page[NamespaceItem])
+        return await self._caller.call("namespaces.list", locals(), Page[NamespaceItem], reads=True)
 
     async def set_policies(
         self,
@@ -1242,13 +1244,15 @@ class ObjectsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[ObjectItem]:
         """List the Parquet objects that hold the cold part of a topic."""
-        return await self._caller.call("objects.list", locals(), Page[ObjectItem])
+        return await self._caller.call("objects.list", locals(), Page[ObjectItem], reads=True)
 
     async def verify(
         self, topic: str, *, from_: str | None = None, until: str | None = None
     ) -> VerifiedObjects:
         """Read the objects of a topic back and compare them with the catalog: damaged, missing, gaps, duplicates."""
-        return await self._caller.call("objects.verify", locals(), VerifiedObjects, long_running=True)
+        return await self._caller.call(
+            "objects.verify", locals(), VerifiedObjects, long_running=True, reads=True
+        )
 
 
 class OperationsOperations(KeywordsNamed):
@@ -1261,11 +1265,11 @@ class OperationsOperations(KeywordsNamed):
         self, query: str, *, schema: bool | None = None, limit: int | None = None
     ) -> FoundOperations:
         """Find operations by words, with their effects and argument schemas."""
-        return await self._caller.call("operations.find", locals(), FoundOperations)
+        return await self._caller.call("operations.find", locals(), FoundOperations, reads=True)
 
     async def read(self, operation: str, *, arguments: Mapping[str, Any] | None = None) -> ReadResult:
         """Call any operation that only reads."""
-        return await self._caller.call("operations.read", locals(), ReadResult)
+        return await self._caller.call("operations.read", locals(), ReadResult, reads=True)
 
 
 class PlansOperations(KeywordsNamed):
@@ -1306,11 +1310,11 @@ class PlansOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[PlanItem]:
         """List plans, the oldest first, with their outcomes."""
-        return await self._caller.call("plans.list", locals(), Page[PlanItem])
+        return await self._caller.call("plans.list", locals(), Page[PlanItem], reads=True)
 
     async def show(self, plan_id: str) -> ShownPlan:
         """Show what a plan would change, without its token."""
-        return await self._caller.call("plans.show", locals(), ShownPlan)
+        return await self._caller.call("plans.show", locals(), ShownPlan, reads=True)
 
 
 class ProducersOperations(KeywordsNamed):
@@ -1341,7 +1345,7 @@ class ProducersOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> ProducersPage:
         """List connected producers."""
-        return await self._caller.call("producers.list", locals(), ProducersPage)
+        return await self._caller.call("producers.list", locals(), ProducersPage, reads=True)
 
 
 class QuotasOperations(KeywordsNamed):
@@ -1361,7 +1365,7 @@ class QuotasOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[QuotaListItem]:
         """List quotas of namespaces and principals, with their use, and how often they slowed, refused or warned."""
-        return await self._caller.call("quotas.list", locals(), Page[QuotaListItem])
+        return await self._caller.call("quotas.list", locals(), Page[QuotaListItem], reads=True)
 
     async def set(
         self,
@@ -1475,7 +1479,9 @@ class ReportsOperations(KeywordsNamed):
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full. Takes seconds to minutes."""
-        return await self._caller.call("reports.balance", locals(), ReportResult, long_running=True)
+        return await self._caller.call(
+            "reports.balance", locals(), ReportResult, long_running=True, reads=True
+        )
 
     async def lag(
         self,
@@ -1487,7 +1493,7 @@ class ReportsOperations(KeywordsNamed):
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how far each subscription was behind, with status, since when and why. Takes seconds to minutes."""
-        return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True)
+        return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True, reads=True)
 
     async def traffic(
         self,
@@ -1499,7 +1505,9 @@ class ReportsOperations(KeywordsNamed):
         rows: int | None = None,
     ) -> ReportResult:
         """Report messages and bytes in and out of topics over hours or days, also against the time before."""
-        return await self._caller.call("reports.traffic", locals(), ReportResult, long_running=True)
+        return await self._caller.call(
+            "reports.traffic", locals(), ReportResult, long_running=True, reads=True
+        )
 
 
 class RevocationsOperations(KeywordsNamed):
@@ -1554,7 +1562,7 @@ class RevocationsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[RevocationItem]:
         """List web tokens and certificates that were revoked."""
-        return await self._caller.call("revocations.list", locals(), Page[RevocationItem])
+        return await self._caller.call("revocations.list", locals(), Page[RevocationItem], reads=True)
 
 
 class RolesOperations(KeywordsNamed):
@@ -1585,7 +1593,7 @@ class RolesOperations(KeywordsNamed):
 
     async def get(self, role: str) -> RoleItem:
         """Show a role's permissions."""
-        return await self._caller.call("roles.get", locals(), RoleItem)
+        return await self._caller.call("roles.get", locals(), RoleItem, reads=True)
 
     async def list(
         self,
@@ -1598,7 +1606,7 @@ class RolesOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[RoleItem]:
         """List roles with their permissions."""
-        return await self._caller.call("roles.list", locals(), Page[RoleItem])
+        return await self._caller.call("roles.list", locals(), Page[RoleItem], reads=True)
 
 
 class SchemasOperations(KeywordsNamed):
@@ -1618,7 +1626,7 @@ class SchemasOperations(KeywordsNamed):
         json_profile: Literal["default", "strict"] | None = None,
     ) -> Verdict:
         """Check whether a schema could be registered under a subject, and list every difference that forbids it, of JSON Schema by both profiles."""
-        return await self._caller.call("schemas.check", locals(), Verdict)
+        return await self._caller.call("schemas.check", locals(), Verdict, reads=True)
 
     async def delete_version(
         self, subject: str, version: int, *, plan_token: str | None = None, why: str | None = None
@@ -1634,15 +1642,15 @@ class SchemasOperations(KeywordsNamed):
 
     async def get(self, subject: str, *, version: int | None = None) -> SchemaResult:
         """Show one version of a subject with its text, by default the latest."""
-        return await self._caller.call("schemas.get", locals(), SchemaResult)
+        return await self._caller.call("schemas.get", locals(), SchemaResult, reads=True)
 
     async def get_by_id(self, schema_id: str, *, version: int | None = None) -> SchemaResult:
         """Show the schema of the id and version that a message carries."""
-        return await self._caller.call("schemas.get_by_id", locals(), SchemaResult)
+        return await self._caller.call("schemas.get_by_id", locals(), SchemaResult, reads=True)
 
     async def get_compatibility(self, subject: str) -> CompatibilityResult:
         """Show the compatibility that new versions of a subject need."""
-        return await self._caller.call("schemas.get_compatibility", locals(), CompatibilityResult)
+        return await self._caller.call("schemas.get_compatibility", locals(), CompatibilityResult, reads=True)
 
     async def list(
         self,
@@ -1655,7 +1663,7 @@ class SchemasOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[SubjectItem]:
         """List schema subjects: format, latest version, compatibility mode, topics bound to them."""
-        return await self._caller.call("schemas.list", locals(), Page[SubjectItem])
+        return await self._caller.call("schemas.list", locals(), Page[SubjectItem], reads=True)
 
     async def register(
         self,
@@ -1725,7 +1733,7 @@ class SchemasOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[VersionItem]:
         """List the versions of a subject, oldest first."""
-        return await self._caller.call("schemas.versions", locals(), Page[VersionItem])
+        return await self._caller.call("schemas.versions", locals(), Page[VersionItem], reads=True)
 
 
 class SecurityOperations(KeywordsNamed):
@@ -1743,11 +1751,11 @@ class SecurityOperations(KeywordsNamed):
         principal_type: Literal["user", "service_account"] | None = None,
     ) -> Explanation:
         """Check whether a principal may carry out an operation on a resource, and which binding decides it."""
-        return await self._caller.call("security.explain", locals(), Explanation)
+        return await self._caller.call("security.explain", locals(), Explanation, reads=True)
 
     async def whoami(self) -> Whoami:
         """Show the principal of this call, how it was proven, and what it may do."""
-        return await self._caller.call("security.whoami", locals(), Whoami)
+        return await self._caller.call("security.whoami", locals(), Whoami, reads=True)
 
 
 class SubscriptionsOperations(KeywordsNamed):
@@ -1795,11 +1803,15 @@ class SubscriptionsOperations(KeywordsNamed):
 
     async def describe(self, topic: str, subscription: str) -> SubscriptionDescription:
         """Show one subscription: its cursor, its consumers, its failure policy."""
-        return await self._caller.call("subscriptions.describe", locals(), SubscriptionDescription)
+        return await self._caller.call(
+            "subscriptions.describe", locals(), SubscriptionDescription, reads=True
+        )
 
     async def get_failure_policy(self, topic: str, subscription: str) -> FailurePolicyResult:
         """Show when failed messages are redelivered, and what happens to those that fail too often."""
-        return await self._caller.call("subscriptions.get_failure_policy", locals(), FailurePolicyResult)
+        return await self._caller.call(
+            "subscriptions.get_failure_policy", locals(), FailurePolicyResult, reads=True
+        )
 
     async def lag(
         self,
@@ -1818,7 +1830,7 @@ class SubscriptionsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[LagItem]:
         """Show how far subscriptions are behind, by partition: messages, bytes, age of the oldest unread, rates, time until caught up, status."""
-        return await self._caller.call("subscriptions.lag", locals(), Page[LagItem])
+        return await self._caller.call("subscriptions.lag", locals(), Page[LagItem], reads=True)
 
     async def list(
         self,
@@ -1832,7 +1844,7 @@ class SubscriptionsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[SubscriptionItem]:
         """List subscriptions with type, consumers and lag."""
-        return await self._caller.call("subscriptions.list", locals(), Page[SubscriptionItem])
+        return await self._caller.call("subscriptions.list", locals(), Page[SubscriptionItem], reads=True)
 
     async def purge(
         self, topic: str, subscription: str, *, plan_token: str | None = None, why: str | None = None
@@ -1939,7 +1951,7 @@ class TasksOperations(KeywordsNamed):
 
     async def get(self, task_id: str) -> Task:
         """Show one long operation: its progress, or its result."""
-        return await self._caller.call("tasks.get", locals(), Task)
+        return await self._caller.call("tasks.get", locals(), Task, reads=True)
 
     async def list(
         self,
@@ -1952,7 +1964,7 @@ class TasksOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[TaskItem]:
         """List calls of long operations: those that run, and those of the last day."""
-        return await self._caller.call("tasks.list", locals(), Page[TaskItem])
+        return await self._caller.call("tasks.list", locals(), Page[TaskItem], reads=True)
 
 
 class TokensOperations(KeywordsNamed):
@@ -1985,7 +1997,7 @@ class TokensOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[TokenItem]:
         """List API tokens by name: whose they are, until when, when last used. Never the tokens themselves."""
-        return await self._caller.call("tokens.list", locals(), Page[TokenItem])
+        return await self._caller.call("tokens.list", locals(), Page[TokenItem], reads=True)
 
     async def revoke(
         self, token_id: str, *, plan_token: str | None = None, why: str | None = None
@@ -2024,7 +2036,7 @@ class TopicsOperations(KeywordsNamed):
         self, topic: str, *, subscription: str | None = None, since: str | None = None
     ) -> TopicChart:
         """Chart a topic's recent publish rate and its subscriptions' lag."""
-        return await self._caller.call("topics.chart", locals(), TopicChart)
+        return await self._caller.call("topics.chart", locals(), TopicChart, reads=True)
 
     async def configure_schema(
         self,
@@ -2128,15 +2140,15 @@ class TopicsOperations(KeywordsNamed):
 
     async def describe(self, topic: str) -> TopicDescription:
         """Show one topic: offsets, sizes, owner, policies, subscriptions, partitions. Also whether it is in use, or safe to delete."""
-        return await self._caller.call("topics.describe", locals(), TopicDescription)
+        return await self._caller.call("topics.describe", locals(), TopicDescription, reads=True)
 
     async def get_policies(self, topic: str) -> TopicPoliciesResult:
         """Show the limits set on a topic, and those that hold: its own, its namespace's, the broker's."""
-        return await self._caller.call("topics.get_policies", locals(), TopicPoliciesResult)
+        return await self._caller.call("topics.get_policies", locals(), TopicPoliciesResult, reads=True)
 
     async def get_schema_config(self, topic: str) -> TopicSchemaResult:
         """Show a topic's schema subject and how it is enforced."""
-        return await self._caller.call("topics.get_schema_config", locals(), TopicSchemaResult)
+        return await self._caller.call("topics.get_schema_config", locals(), TopicSchemaResult, reads=True)
 
     async def list(
         self,
@@ -2151,11 +2163,11 @@ class TopicsOperations(KeywordsNamed):
         changed_since: str | None = None,
     ) -> Page[TopicItem]:
         """List topics: messages, bytes, sessions, owner."""
-        return await self._caller.call("topics.list", locals(), Page[TopicItem])
+        return await self._caller.call("topics.list", locals(), Page[TopicItem], reads=True)
 
     async def metrics(self, topic: str) -> TopicMetrics:
         """Show counters of one topic: messages and bytes in and out, lag, refusals."""
-        return await self._caller.call("topics.metrics", locals(), TopicMetrics)
+        return await self._caller.call("topics.metrics", locals(), TopicMetrics, reads=True)
 
     async def move(
         self,
