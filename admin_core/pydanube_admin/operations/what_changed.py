@@ -72,7 +72,8 @@ class WhatChangedRequest(Request):
     ] = None
     by: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
     limit: Annotated[
-        int | None, Field(ge=1, le=200, description="Most items, the newest. Default: what fits into 5 KB")
+        int | None,
+        Field(ge=1, le=200, description="Most items, the newest. Default: as many as fit into 5 KB"),
     ] = None
 
     @property
@@ -91,7 +92,7 @@ class ChangedItem(Result):
 
     at: str
     kind: Literal["operator", "client", "cluster"]
-    # None: it was made. Else what it did may be a part
+    # None: it was made. Otherwise its effect may be partial
     state: Literal["under_way", "failed", "interrupted"] | None = Field(default=None, exclude_if=is_none)
     operation: str | None
     subject: str
