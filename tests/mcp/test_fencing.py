@@ -128,6 +128,13 @@ def test_a_proposed_call_with_text_of_others_shows_it_under_untrusted_only() -> 
     assert shown[UNTRUSTED] == {"command": step["command"], "arguments": {"topic": HOSTILE}}
 
 
+def test_why_a_call_is_proposed_does_not_repeat_the_text_of_others_in_its_arguments() -> None:
+    step = {"tool": "delete_topic", "arguments": {"topic": HOSTILE}, "why": f"nothing reads {HOSTILE}"}
+    (shown,) = fenced({"next": [step]})["next"]
+    assert HOSTILE not in shown["why"]
+    assert shown["why"].startswith("nothing reads ")
+
+
 def test_a_fenced_call_of_a_tool_that_is_not_listed_is_whole_with_its_own_untrusted() -> None:
     """A client that puts `untrusted.arguments` in place of `arguments` makes the call that was meant."""
     name = "/default/" + "-".join(["word"] * 9)
