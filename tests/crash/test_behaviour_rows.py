@@ -334,19 +334,25 @@ async def test_row_15_a_consumer_paused_while_ten_thousand_messages_are_publishe
 # -- row 18 --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("guard", ["1MiB", "12MiB"], ids=["out-of-space", "disk-guard"])
+@pytest.mark.parametrize(
+    ("guard", "durability"),
+    [("1MiB", "fsynced"), ("12MiB", "fsynced"), ("12MiB", "stored")],
+    ids=["out-of-space", "disk-guard", "disk-guard-stored"],
+)
 async def test_row_18_a_full_disk_refuses_publishes_loses_nothing_and_clears_itself(
-    make_broker: Make, small_disk: Path, guard: str
+    make_broker: Make, small_disk: Path, tmp_path: Path, guard: str, durability: str
 ) -> None:
-    broker = make_broker(
-        data_dir=small_disk / "data",
-        environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB", "DANUBE_DATA__MIN_FREE_BYTES": guard},
-    )
+    environment = {"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB", "DANUBE_DATA__MIN_FREE_BYTES": guard}
+    if durability == "stored":
+        environment["DANUBE_TIER__URL"] = str(tmp_path / "objects")
+    broker = make_broker(data_dir=small_disk / "data", environment=environment)
     history = History("row 18")
     impatient = Retry(max_elapsed_s=0)
     ballast = small_disk / "ballast"
     with anyio.fail_after(DEADLINE_S):
         await _start(broker)
+        async with OpsClient(broker.admin) as ops:
+            await ops.call("topics.create", {"topic": TOPIC, "durability": durability})
         # Somebody else fills most of the disk.
         ballast.write_bytes(bytes(24 << 20))
         outcome = history.producer("filler", TOPIC, max_bytes=60_000)
@@ -363,6 +369,11 @@ async def test_row_18_a_full_disk_refuses_publishes_loses_nothing_and_clears_its
                             outcome.not_stored.add(stamp.number)
                     else:
                         outcome.acknowledged[stamp.number] = receipt.offset
+                        assert receipt.durability == durability
+                        if durability == "stored" and len(outcome.acknowledged) == 150:
+                            # What the store has leaves the journal, which does not fill the rest of the disk.
+                            with ballast.open("ab") as file:
+                                file.write(bytes(14 << 20))
             assert (refusal.code, refusal.retryable) == ("DISK_FULL", True)
             assert len(outcome.acknowledged) > 100
             # Reads go on, and cursors: nothing that was acknowledged is gone.
