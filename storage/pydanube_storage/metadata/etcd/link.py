@@ -215,7 +215,10 @@ class EtcdLink:
                 carried out the change.
             ClusterError: etcd's error, translated (`refusals`).
         """
-        timeout_s = min(self._options.timeout_s, AWAY_S) if self._away else self._options.timeout_s
+        is_short = (
+            self._away and not method.own_road
+        )  # a renewal outlasts transactions that etcd answers late
+        timeout_s = min(self._options.timeout_s, AWAY_S) if is_short else self._options.timeout_s
         deadline = anyio.current_time() + timeout_s
         faults: dict[str, str] = {}
         self.waiting += 1
