@@ -18,9 +18,8 @@ __all__ = ["Assertions", "Step", "Task", "TaskFileWrong", "read_mcp_url", "read_
 
 API_VERSION: Final = "mcpchecker/v1alpha2"
 HERE: Final = Path(__file__).resolve().parent
-STEP_TIMEOUT_S: Final = (
-    60.0  # mcpchecker's is 5 min; ours take seconds, and a hung one should not hold the rest up
-)
+#: mcpchecker's is 5 min; ours take seconds, and a hung one should not hold the rest up
+STEP_TIMEOUT_S: Final = 60.0
 _UNITS: Final = {"s": 1.0, "m": 60.0}
 #: of each object, by its place: the fields that may stand there
 _FIELDS: Final[dict[str, frozenset[str]]] = {

@@ -39,9 +39,8 @@ from tools.faults_cover import Contexts
 
 PIPES: Final = "PYDANUBE_MUTANTS_PIPES"  # in the environment: descriptors to read requests from, to answer to
 _LOOK_S: Final = 0.02  # seconds between looks whether a fork has ended
-_COVERED_SHARE: Final = (
-    0.8  # of its time: a fork that covers begins no further test then, and keeps what it has
-)
+#: of its time: a fork that covers begins no further test then, and keeps what it has
+_COVERED_SHARE: Final = 0.8
 SHRINKING_S: Final = 1
 _NOT_REPLACED: Final = 3  # exit status of a fork
 

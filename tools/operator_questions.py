@@ -16,9 +16,8 @@ from mcp import Client
 
 __all__ = ["ORIGINAL_LIST_BYTES", "QUESTIONS", "Asked", "Question", "ask", "table"]
 
-ORIGINAL_LIST_BYTES: Final = (
-    50_800  # 58 tools: names, descriptions, input schemas, about 12 700 tokens of 4 bytes
-)
+#: 58 tools: names, descriptions, input schemas, about 12 700 tokens of 4 bytes
+ORIGINAL_LIST_BYTES: Final = 50_800
 Calls = Callable[[dict[str, Any]], list[tuple[str, dict[str, Any]]]]
 
 

@@ -38,7 +38,8 @@ PAGES: Final = (
     "docs/quickstart.md", "docs/reference.md", "docs/security.md", "docs/spark.md", "docs/upgrading.md",
 )  # fmt: skip
 STRINGS: Final = (
-    "admin_core", "cli", "connect", "core/pydanube_core/diagnosis", "core/pydanube_core/telemetry", "tui",
+    "admin_core", "cli", "client", "connect", "core/pydanube_core/diagnosis", "core/pydanube_core/telemetry",
+    "spark_diagnostics", "storage", "tui",
 )  # fmt: skip
 
 

@@ -89,10 +89,8 @@ class WallClock:
         self.last_step_ms = 0  # positive if forward
         self._witnesses: dict[str, _Witness] = {}
         self._unsettled_until_ms = -1  # counter value at the end of a start's wait for witnesses
-        self._newest_ms, self._newest_topic = (
-            0,
-            "",
-        )  # append time and topic of the newest message at the start
+        # Append time and topic of the newest message at the start
+        self._newest_ms, self._newest_topic = 0, ""
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970, without the steps of the machine's clock."""

@@ -62,6 +62,16 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
     return size + _ATTRIBUTE_OVERHEAD_BYTES * len(attributes)
 
 
+def bytes_beside_payload(key: str | None, attributes: Mapping[str, str] | None) -> int:
+    """Return the bytes that a message's key and attributes take of a window.
+
+    Raises:
+        InvalidArgument: they are not text.
+    """
+    size = 0 if key is None else len(encode_key(key))
+    return size + attributes_bytes(attributes) if attributes else size
+
+
 class Routing(StrEnum):
     """How partitions are chosen: `key` by hash, `round-robin` in turn, `explicit` by the caller.
 

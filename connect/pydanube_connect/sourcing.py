@@ -19,7 +19,7 @@ from zlib import crc32
 
 import anyio
 from pydanube import Client, Producer, ProducerOptions, TopicNotFound
-from pydanube.routing import Router, Routing, attributes_bytes, encode_key
+from pydanube.routing import Router, Routing, bytes_beside_payload
 from pydanube.sending.window import LARGEST_BYTES
 from pydanube_core.errors import InvalidArgument, PayloadInvalid, Unavailable
 from pydanube_core.names import TopicName
@@ -61,20 +61,19 @@ class _Columns:
         """Return the records behind the first `count`."""
         return _Columns(self.payloads[count:], self.keys[count:], self.attributes[count:]) if count else self
 
-    def most_attribute_chars(self) -> int:
-        """Return a bound of the characters in the attributes of one record. One call, not one per record."""
-        texts = chain.from_iterable([each.values() for each in self.attributes])
-        longest = max(map(len, texts), default=0)
-        longest += max(map(len, chain.from_iterable(self.attributes)), default=0)
-        return longest * max(map(len, self.attributes), default=0)
+    def fit(self, most_bytes: int) -> bool:
+        """Return whether each record surely fits into a message whose payload has `most_bytes` at most.
 
-    def fit(self) -> bool:
-        """Return whether each record fits into a message for sure, from bounds: a character has up to 4 bytes."""
-        chars = self.most_attribute_chars()
-        keys = max((len(each) for each in self.keys if each), default=0)
+        From the largest of each kind in the batch, at 4 bytes a character: measuring each record costs more than reading it.
+        """
+        payload = max(map(len, self.payloads))
+        key = max((len(each) for each in self.keys if each), default=0)
+        names = max(map(len, chain.from_iterable(self.attributes)), default=0)
+        texts = max(map(len, chain.from_iterable([each.values() for each in self.attributes])), default=0)
+        chars = (names + texts) * max(map(len, self.attributes), default=0)
         # Twelve times: an attribute has eight bytes more than its characters, of which it has at least one.
-        size = max(map(len, self.payloads)) + 4 * keys + 12 * chars
-        return chars <= _MOST_ATTRIBUTE_CHARS and size <= LARGEST_BYTES
+        size = payload + 4 * key + 12 * chars
+        return payload <= most_bytes and chars <= _MOST_ATTRIBUTE_CHARS and size <= LARGEST_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,14 +92,10 @@ class _Lane:
         """Encode the records. Return their columns, and apart the records that no topic can store with the reasons."""
         most = self.producer.max_message_bytes
         found = _Columns([one.value for one in records])
-        if (
-            self.encode is None
-            and {*map(type, found.payloads)} == {bytes}
-            and max(map(len, found.payloads)) <= most
-        ):
+        if self.encode is None and {*map(type, found.payloads)} == {bytes}:
             found.keys = [one.key for one in records]
             found.attributes = [one.attributes for one in records]
-            if found.fit():
+            if found.fit(most):
                 return found, []
         found = _Columns()
         refused: list[tuple[Record, str]] = []
@@ -123,7 +118,7 @@ class _Lane:
                         f"the attributes of the record have more than {_MOST_ATTRIBUTE_CHARS} characters",
                     )
                 )
-            elif (size := _message_bytes(payload, record.key, attributes)) > LARGEST_BYTES:
+            elif (size := len(payload) + bytes_beside_payload(record.key, attributes)) > LARGEST_BYTES:
                 why = f"the record has {size} bytes with its key and attributes, and a message at most {LARGEST_BYTES}"
                 refused.append((record, why))
             else:
@@ -251,11 +246,12 @@ class SourceRunner:
             for refused in (*undecoded, *refusals):
                 await self._refuse([(record, refused.reason) for record in refused.records or ()], letters)
         sends: list[tuple[_Lane, int | None, _Columns]] = []
+        shard = crc32(batch.shard.encode())
         for lane, some in await self._by_lane(batch.shard, records, stack):
             columns, unfit = lane.columns(some)
             if unfit:
                 await self._refuse(unfit, letters)
-            new = lane.new(columns, crc32(batch.shard.encode()))
+            new = lane.new(columns, shard)
             sends += [(lane, at, part) for at, part in new if part.payloads]
             self.statistics.repeated += len(columns.payloads) - sum(len(part.payloads) for _, part in new)
         try:
@@ -382,15 +378,6 @@ class SourceRunner:
     def _failed(self, reason: str) -> None:
         reason = self.declared.references.clean(reason)
         self.statistics.failed(reason)
-
-
-def _message_bytes(payload: bytes, key: str | None, attributes: Mapping[str, str]) -> int:
-    """Return the bytes that a producer counts for a message (`Window.measure`)."""
-    return (
-        len(payload)
-        + (len(encode_key(key)) if key else 0)
-        + (attributes_bytes(attributes) if attributes else 0)
-    )
 
 
 def _suffix(shard: str) -> str:

@@ -44,7 +44,6 @@ _SHORTER: Final = (
     ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m"),
     ("Field of the items, optional", "A field, optional"),
     ("Without it, the", "Without: the"),
-    ("without it, ", "without: "),
     ("Only of this ", "Only this "),
     ("a length before now", "24h ago"),
     (" (exit 6)", ""),  # of the command line
@@ -110,7 +109,7 @@ def parse_toolsets(text: str | None, *, field: str = "mcp.toolsets") -> frozense
         if each not in TOOLSETS:
             close = close_names(each, TOOLSETS)
             raise InvalidArgument(
-                f"{field}: there is no set {shown(each)!r}; write some of {', '.join(TOOLSETS)}",
+                f"{field}: there is no set {shown(each)!r}. Write some of {', '.join(TOOLSETS)}",
                 field=field,
                 value=shown(each),
                 allowed=list(TOOLSETS),

@@ -33,9 +33,8 @@ from pydanube_admin.operations.links import (
 
 AT_ONCE: Final = 64  # topics that are opened concurrently: the store commits them together
 _LOOK_S: Final = 0.05
-LAST_MARKS_S: Final = (
-    1.5  # for the last cursors and sessions, which a source of an older build sends every second
-)
+#: for the last cursors and sessions, which a source of an older build sends every second
+LAST_MARKS_S: Final = 1.5
 MOVING_S: Final = 4.0  # for mirrors without an owner: well inside the deadline of a face
 CATCH_UP_S: Final = 10.0  # for the rest of a fenced source, which may be more than one round brings
 

@@ -52,9 +52,8 @@ log = logging.getLogger("pydanube.chain")
 
 HEAD_PART_BYTES: Final = 1 << 20  # of a large head in one piece, beside its groups: a quarter more to send
 RETRY_S: Final = 0.5  # between attempts at an unavailable store, beside the retries of its adapter
-PIECES_TO_READ: Final = (
-    1_000  # after so many, one repeats the others: at least 100 s apart with the usual linger
-)
+#: after so many, one repeats the others: at least 100 s apart with the usual linger
+PIECES_TO_READ: Final = 1_000
 INLINE_BYTES: Final = 64 << 10  # up to this size a thread costs more than reading and hashing in the loop
 
 

@@ -46,9 +46,8 @@ DIVERGED: Final = "diverged"
 UNREACHABLE: Final = "source_unreachable"
 PAUSED: Final = "paused"
 FAILED: Final = "failed"  # by an error of this side, such as a full disk
-MOST_NUMBER: Final = (
-    1 << 62
-)  # an offset, id or epoch of a source. The journal has 64 bits, and more are counted from it
+#: an offset, id or epoch of a source. The journal has 64 bits, and more are counted from it
+MOST_NUMBER: Final = 1 << 62
 MOST_EPOCH: Final = 1 << 31  # of a session, which has 32 bits
 _AGAIN_S: Final = 0.5  # first pause after an error
 _AGAIN_MOST_S: Final = 5.0

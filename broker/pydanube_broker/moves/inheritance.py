@@ -42,9 +42,8 @@ log = logging.getLogger("pydanube.cluster")
 
 IDLE_S: Final = 60.0
 _FOLDER: Final = "inherited"
-_SEGMENT_BYTES: Final = (
-    4 << 20
-)  # size of segments that recovery begins, for the end of the chain: no message is added
+#: size of segments that recovery begins, for the end of the chain: no message is added
+_SEGMENT_BYTES: Final = 4 << 20
 _RETRY_MS: Final = 1_000
 _CACHE_BYTES: Final = 1 << 20
 

@@ -55,9 +55,8 @@ log = logging.getLogger("pydanube.cluster")
 _AT_ONCE: Final = 2_000  # maximum topics of a broker in one `look`
 READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their reads share requests
 _SENT_AT_ONCE: Final = 4  # concurrent transactions
-_PREPARED_AT_ONCE: Final = (
-    16  # topics of one transaction: six guards and writes each, and three guards for all
-)
+#: topics of one transaction: six guards and writes each, and three guards for all
+_PREPARED_AT_ONCE: Final = 16
 #: from this share of the cluster's topics on, reading the records of all topics is cheaper than single reads
 MANY: Final = 1 / 4
 

@@ -17,9 +17,8 @@ from typing import Final, TypeAlias, TypeVar
 from pydanube_broker.observation.tracks import LogTrack
 
 STEP_MS: Final = 60_000
-COARSE_MS: Final = (
-    1_800_000  # between two rows that are older than an hour: a chart of a day has a point in 24 minutes
-)
+#: between two rows that are older than an hour: a chart of a day has a point in 24 minutes
+COARSE_MS: Final = 1_800_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 YOUNG_MS: Final = 600_000  # after the start, in which every round is kept

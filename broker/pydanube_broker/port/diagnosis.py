@@ -33,9 +33,8 @@ from pydanube_broker.port.subscriptions import SubscriptionsPart
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
-_SILENCES_S: Final = (
-    1.0  # that a call waits for the metadata store, before it takes the silences as last read
-)
+#: that a call waits for the metadata store, before it takes the silences as last read
+_SILENCES_S: Final = 1.0
 
 
 class DiagnosisPart(SubscriptionsPart):

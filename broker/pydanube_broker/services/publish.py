@@ -41,9 +41,8 @@ log = logging.getLogger("pydanube.publish")
 
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
 LONGEST_HOLD_MS: Final = 10_000  # a batch that the publish rate would delay longer is refused, as retryable
-WAITING_BYTES: Final = (
-    16 << 20
-)  # maximum uncommitted bytes per connection. Beyond it, the broker stops reading
+#: maximum uncommitted bytes per connection. Beyond it, the broker stops reading
+WAITING_BYTES: Final = 16 << 20
 
 
 class PublishStream:

@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from pydanube_core.cursor_state import lag_messages
-from pydanube_core.telemetry.tables import BROKERS, CURSORS, HEADS
+from pydanube_core.telemetry.tables import CURSORS, HEADS
 from pydanube_storage.objects import ObjectStore
 from pydanube_storage.telemetry.reading import newest_rows
 
+from pydanube_broker.telemetry.past import own_rounds
+
 STEP_MS: Final = 60_000
 MOST_ROUNDS: Final = 20_000  # an hour of them lasts as long as `telemetry.sample_interval` is at least 180 ms
-MOST_ROWS: Final = (
-    50_000  # of all cursors. Beyond, the oldest are left out: 70 that change in each round have an hour
-)
+#: of all cursors. Beyond, the oldest are left out: 70 that change in each round have an hour
+MOST_ROWS: Final = 50_000
 TRAFFIC: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 
 Facts: TypeAlias = dict[str, Any]
@@ -33,11 +34,7 @@ def charted_before(
 ) -> Read:
     """Return the rows of a broker's charts in `[start_ms, end_ms)`, one a minute. A cursor's row holds for `hold_ms`."""
     bounds: Facts = {"broker_id": broker_id, "start_ms": start_ms, "end_ms": end_ms}
-    rounds, _ = newest_rows(store, cluster, BROKERS, most=MOST_ROUNDS, **bounds)
-    every = (dict(zip(BROKERS.names, row, strict=True)) for row in reversed(rounds))
-    seen = [
-        each for each in every if each["broker_id"] == broker_id
-    ]  # a leader's files have rows of removed ones
+    seen = own_rounds(store, cluster, most=MOST_ROUNDS, **bounds)[::-1]
     if not seen:
         return b"", {}, {}
     rows, cut = newest_rows(store, cluster, CURSORS, most=MOST_ROWS, **bounds)

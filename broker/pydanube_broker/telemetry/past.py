@@ -15,7 +15,8 @@ from pydanube_storage.objects import ObjectStore
 from pydanube_storage.telemetry.reading import newest_rows
 
 MOST_ROUNDS: Final = 1000
-MOST_ROWS: Final = 50_000  # of all cursors: 6 MB. Beyond, the oldest are left out
+#: of all cursors: 6 MB. Beyond, the oldest are left out
+MOST_ROWS: Final = 50_000
 #: of a ring's row: a state, and the append time of its oldest unread message, -1 if it is not known
 RING_WIDTH: Final = len(CursorState._fields) + 1
 
@@ -25,10 +26,7 @@ def past_rings(
 ) -> tuple[list[int], dict[tuple[int, int], bytes]]:
     """Return the times of the last run's rounds in `[start_ms, end_ms)`, ascending, and its rings by (topic id, subscription id)."""
     asked: Mapping[str, Any] = {"broker_id": broker_id, "end_ms": end_ms}
-    rounds, _ = newest_rows(store, cluster, BROKERS, start_ms=start_ms, most=MOST_ROUNDS, **asked)
-    # A leader's files also have rows of brokers that were removed.
-    every = (dict(zip(BROKERS.names, row, strict=True)) for row in rounds)
-    seen = [each for each in every if each["broker_id"] == broker_id]
+    seen = own_rounds(store, cluster, start_ms=start_ms, most=MOST_ROUNDS, **asked)
     times = sorted({each["taken_at"] for each in seen if each["incarnation"] == seen[0]["incarnation"]})
     if not times:
         return [], {}
@@ -46,3 +44,15 @@ def past_rings(
         ring = rings.setdefault((facts["topic_id"], facts["subscription_id"]), array("q"))
         ring.extend((*state, -1 if age_ms is None else facts["taken_at"] - age_ms))
     return times, {key: ring.tobytes() for key, ring in rings.items()}
+
+
+def own_rounds(
+    store: ObjectStore, cluster: str, *, broker_id: str, start_ms: int, end_ms: int, most: int
+) -> list[dict[str, Any]]:
+    """Return a broker's rows of itself in `[start_ms, end_ms)`, the newest first, `most` at most."""
+    asked = {"broker_id": broker_id, "start_ms": start_ms, "end_ms": end_ms}
+    rounds, _ = newest_rows(store, cluster, BROKERS, most=most, **asked)
+    every = (dict(zip(BROKERS.names, row, strict=True)) for row in rounds)
+    return [
+        each for each in every if each["broker_id"] == broker_id
+    ]  # a leader's files have removed ones too

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 from pydanube_core.batch import MAX_BATCH_BYTES
 from pydanube_core.errors import ClosedResource, ClusterError, MessageTooLarge, WindowFull
 
-from pydanube.routing import attributes_bytes, encode_key
+from pydanube.routing import bytes_beside_payload
 from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES
 from pydanube.wire.transport import copy_of
 
@@ -61,11 +61,8 @@ class Window:
 
     def measure(self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None) -> int:
         """Return the bytes that a message takes of the window. Raises `MessageTooLarge`, `InvalidArgument`."""
-        size = payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
-        if key is not None:
-            size += len(encode_key(key))
-        if attributes:
-            size += attributes_bytes(attributes)
+        payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        size = payload_bytes + bytes_beside_payload(key, attributes)
         if self.shut is None and self.too_large(payload_bytes, size):
             self.refuse_size(size)
         return size + MESSAGE_OVERHEAD_BYTES
@@ -77,7 +74,7 @@ class Window:
     def refuse_size(self, size: int) -> NoReturn:
         """Raise `MessageTooLarge`."""
         raise MessageTooLarge(
-            f"{self.topic}: a message of {size} bytes; the topic takes {self.max_message_bytes} of payload",
+            f"{self.topic}: a message of {size} bytes. The topic takes {self.max_message_bytes} of payload",
             field="payload",
             value=size,
             topic=self.topic,
@@ -96,7 +93,7 @@ class Window:
         if not self.fits(count, size):
             raise WindowFull(
                 f"{self.topic}: {self.messages - self.free_messages} messages of "
-                f"{self.bytes - self.free_bytes} bytes wait for their receipts; await some of them",
+                f"{self.bytes - self.free_bytes} bytes wait for their receipts. Await some of them",
                 topic=self.topic,
                 window_messages=self.messages,
                 window_bytes=self.bytes,

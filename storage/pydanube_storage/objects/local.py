@@ -57,7 +57,8 @@ class LocalStore:
         else:
             temporary = self.spool / f"{secrets.token_hex(8)}.put"
         try:
-            self._make_folders(target.parent)
+            with contextlib.suppress(FileNotFoundError):  # `_link` makes it again
+                self._make_folders(target.parent)
             if isinstance(source, bytes):
                 temporary.write_bytes(source)
             elif temporary is not source:
@@ -87,32 +88,29 @@ class LocalStore:
         """Give a file its name. A delete may have removed its folder, which is then made again."""
         for attempt in range(_ATTEMPTS):
             try:
+                if attempt:
+                    self._make_folders(target.parent)
                 os.link(temporary, target)
+                sync_folder(target.parent)
+                return
             except FileNotFoundError:
                 if attempt == _ATTEMPTS - 1 or not temporary.exists():
                     raise
-                self._make_folders(target.parent)
-            else:
-                sync_folder(target.parent)
-                return
 
-    def _make_folders(self, wanted: Path) -> None:
-        """Create missing folders, each durable in its parent. A delete may remove one of them meanwhile."""
-        for attempt in range(_ATTEMPTS):
-            missing: list[Path] = []
-            folder = wanted
-            while not folder.is_dir():
-                missing.append(folder)
-                folder = folder.parent
-            try:
-                for each in reversed(missing):
-                    with contextlib.suppress(FileExistsError):
-                        each.mkdir()
-                    sync_folder(each.parent)
-                return
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
+    def _make_folders(self, folder: Path) -> None:
+        """Create missing folders, each durable in its parent.
+
+        Raises:
+            FileNotFoundError: a delete has removed one of them meanwhile.
+        """
+        missing: list[Path] = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for each in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                each.mkdir()
+            sync_folder(each.parent)
 
     def read(self, key: str, start: int, end: int) -> bytes:
         try:
@@ -133,7 +131,7 @@ class LocalStore:
             self._fail(key, error)
         if len(data) != end - start:
             raise CorruptObject(
-                f"object {key} in {self.url} ends at byte {start + len(data)}, bytes {start} to {end} were asked for",
+                f"object {key} in {self.url} ends at byte {start + len(data)}, bytes {start} to {end} were wanted",
                 store=self.url,
                 key=key,
                 cause="short",
@@ -216,7 +214,7 @@ class LocalStore:
             else "check tier.url and the disk behind it"
         )
         raise StoreUnavailable(
-            f"the object store {self.url} failed at {key or 'its folder'} ({cause}): {remedy}; it is tried again",
+            f"the object store {self.url} failed at {key or 'its folder'} ({cause}): {remedy}. It is tried again",
             store=self.url,
             key=key,
             cause=cause,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -136,11 +137,7 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
                 "error": late.error,
                 "since_s": since_s,
                 "waiting": late.topics,
-                "store": view.store_url,
-                "tier_backlog_bytes": view.tier_backlog_bytes,
-                "errors": view.tier_errors.total,
-                "errors_in_window": view.tier_errors.in_window,
-                "disk_free_bytes": view.disk_free_bytes,
+                **_store_facts(view),
             },
             next=(_STATUS,),
         )
@@ -157,14 +154,20 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
             "error": view.store_error,
             "since_s": ago_s(view, view.store_error_since_ms),
             "waiting": 0,
-            "store": view.store_url,
-            "tier_backlog_bytes": view.tier_backlog_bytes,
-            "errors": view.tier_errors.total,
-            "errors_in_window": view.tier_errors.in_window,
-            "disk_free_bytes": view.disk_free_bytes,
+            **_store_facts(view),
         },
         next=(_STATUS,),
     )
+
+
+def _store_facts(view: BrokerView) -> Mapping[str, object]:
+    return {
+        "store": view.store_url,
+        "tier_backlog_bytes": view.tier_backlog_bytes,
+        "errors": view.tier_errors.total,
+        "errors_in_window": view.tier_errors.in_window,
+        "disk_free_bytes": view.disk_free_bytes,
+    }
 
 
 @partial(
