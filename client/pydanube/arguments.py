@@ -94,7 +94,7 @@ def with_null(attributes: Mapping[str, str] | None, key: str | None) -> dict[str
     """Return the attributes of a message whose payload is null. Raises `InvalidArgument` if it has no key."""
     if key is None:
         raise InvalidArgument(
-            "a payload is bytes, got None; a null payload marks its key as deleted, and takes key=. An empty payload is b''",
+            "a payload is bytes, got None. A null payload marks its key as deleted, and takes key=. An empty payload is b''",
             field="payload",
             value=None,
         )

@@ -159,7 +159,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         if self._connections.usable:
-            raise ClosedResource("this client is in use already; call connect() again for another")
+            raise ClosedResource("this client is in use already. Call connect() again for another")
         self._connections.usable = True
         self._unclosed = weakref.finalize(self, _warn_unclosed, self._url)
         self._unclosed.atexit = False

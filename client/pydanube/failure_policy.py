@@ -41,7 +41,7 @@ def check_failure_policy(policy: Mapping[str, Any]) -> None:
         field = f"failure_policy.{name}"
         if name not in fields:
             raise InvalidArgument(
-                f"failure_policy has no {name!r:.100}; it has {', '.join(fields)}",
+                f"failure_policy has no {name!r:.100}. It has {', '.join(fields)}",
                 field="failure_policy",
                 value=name,
             )

@@ -116,7 +116,7 @@ class HandlerLoop:
             return None
         return (
             f"all {self._options.workers} workers of the handler of {self._consumer.topic} have had their message for "
-            f"{waited_s:.0f} s or more: give what the function waits for a time limit"
+            f"{waited_s:.0f} s or more: set a time limit on each wait in the function"
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -150,7 +150,7 @@ class HandlerLoop:
                 _, late = await asyncio.wait(workers, timeout=self._options.drain_s)
                 if late:
                     log.warning(
-                        "%d of the handler of %s still run after %g s: what they have comes again",
+                        "%d of the handler of %s still run after %g s: their messages come again",
                         *(len(late), self._consumer.subscription, self._options.drain_s),
                     )
                     self._ending = True
@@ -289,7 +289,7 @@ class HandlerLoop:
             "the handler of %s failed with offset %d of %s, delivery %d: %s%s",
             *(self._consumer.subscription, message.offset, message.topic, message.delivery_count),
             reason_of(error),
-            f" ({self._untold} more failures since the last one told)" if self._untold else "",
+            f" ({self._untold} more failures since the last one logged)" if self._untold else "",
             exc_info=error,
         )
         self._told_at, self._untold = now, 0

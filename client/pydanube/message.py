@@ -237,7 +237,7 @@ class Message(_Received):
     def _from(self) -> Delivered:
         if isinstance(self._delivered, OutgoingFields):
             raise Misuse(
-                "this message was made to be sent; only received messages have a place and can be acked"
+                "this message was made to be sent. Only received messages have a place and can be acked"
             )
         return self._delivered
 
@@ -347,7 +347,7 @@ class Message(_Received):
             raise Misuse("this message is no request: only those of client.request() take a reply")
         if not isinstance(payload, bytes):
             what = type(payload).__name__
-            raise InvalidArgument(f"a reply is bytes, got {what}; encode it", field="payload", value=what)
+            raise InvalidArgument(f"a reply is bytes, got {what}. Encode it", field="payload", value=what)
         await self._from.lane.reply(*asked, payload)
 
 

@@ -348,7 +348,7 @@ def wire_position(position: str | datetime, field: str) -> str:
         return str(Position.parse(position, now_ms=time.time_ns() // 1_000_000, field=field))
     if position.tzinfo is None:
         raise InvalidArgument(
-            f"{field}: {position.isoformat()} has no time zone, so nobody knows when it is; write datetime.now(UTC)",
+            f"{field}: {position.isoformat()} has no time zone, so it is no point in time. Write datetime.now(UTC)",
             field=field,
             value=position.isoformat(),
         )

@@ -83,7 +83,7 @@ class Outage:
         self._told_reason, self._told_at_s = reason, loop.time()
         others = len(self._waiting) - 1
         _log.warning(
-            "%s%s: %s; trying for up to %g s",
+            "%s%s: %s. Trying for up to %g s",
             sentence,
             f" (and {others} more)" if others else "",
             reason or "it has not answered yet",

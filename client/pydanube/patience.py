@@ -34,7 +34,7 @@ def patiently(call: Callable[[], T], patience: Retry) -> T:
             if waited_s + delay_s > patience.max_elapsed_s:
                 raise error_for(
                     error.code,
-                    f"{error.message}. It was retried for {waited_s:.0f} s. Start again when the broker is back; a streaming "
+                    f"{error.message}. It was retried for {waited_s:.0f} s. Start again when the broker is back. A streaming "
                     "query continues from its checkpoint",
                     error.details,
                     error.next,

@@ -43,9 +43,8 @@ from pydanube.tracing import Carried
 from pydanube.wire.transport import copy_of
 
 LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
-OTHERS_S: Final = (
-    2.0  # longer than a broker needs to answer. Opening then goes on without the other partitions
-)
+#: longer than a broker needs to answer. Opening then goes on without the other partitions
+OTHERS_S: Final = 2.0
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
 
@@ -520,7 +519,7 @@ class Producer:
                 await handle._batch.waiter()
                 return handle._batch.receipt(handle._index)
         except TimeoutError:
-            what = "had no room for it" if outcome == "not_stored" else "has no answer; it may be stored yet"
+            what = "had no room for it" if outcome == "not_stored" else "has no answer. It may be stored yet"
             raise DeadlineExceeded(
                 f"{self._topic}: after {timeout_s:g} s the producer {what}",
                 topic=self._topic, outcome=outcome, timeout_s=timeout_s,

@@ -103,7 +103,7 @@ class Requests:
         except TimeoutError:
             name = str(TopicName.parse(service))
             raise DeadlineExceeded(
-                f"{name} did not reply within {timeout_s:g} s; whether it got the request is not known",
+                f"{name} did not reply within {timeout_s:g} s. The request may have been received",
                 topic=name,
                 outcome="unknown",
             ) from None

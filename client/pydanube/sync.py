@@ -329,7 +329,7 @@ class Client:
 
     def __enter__(self) -> Self:
         if self._open is not None:
-            raise ClosedResource("this client is in use already; call connect() again for another")
+            raise ClosedResource("this client is in use already. Call connect() again for another")
         loop = Loop()
 
         async def enter() -> _client.Client:

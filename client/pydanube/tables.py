@@ -91,7 +91,7 @@ def scan_table(topic: str, **arguments: Unpack[TableArguments]) -> TopicScan:
     for name in arguments:
         if name not in TableArguments.__annotations__:
             known = ", ".join(TableArguments.__annotations__)
-            raise TypeError(f"scan_table() has no keyword {name!r}; it has {known}")
+            raise TypeError(f"scan_table() has no keyword {name!r}. It has {known}")
     try:
         return _scanned(topic, arguments)
     except ModuleNotFoundError as error:
@@ -171,7 +171,7 @@ def _columns(wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[str
         if name not in known:
             more = ". value and _decode_error take decode=True" if name in DECODED else ""
             raise InvalidArgument(
-                f"there is no column {name!r:.100}; there are {', '.join(known)}{more}",
+                f"there is no column {name!r:.100}. There are {', '.join(known)}{more}",
                 field="columns",
                 value=repr(name)[:100],
             )

@@ -122,7 +122,7 @@ class TopicWatch:
         if (more or len(fresh) > room) and not self._told:
             self._told = True
             _log.warning(
-                "%s is more than %d topics: the others are not consumed; give a larger max_topics, %d at most",
+                "%s is more than %d topics: the others are not consumed. Give a larger max_topics, %d at most",
                 self.choice,
                 self._max_topics,
                 MOST_TOPICS,

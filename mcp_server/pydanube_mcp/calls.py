@@ -101,7 +101,7 @@ class ClusterCaller:
             raise
         except ClusterError as error:
             raise ReadOnly(
-                f"{operation.tool} is no read, and this MCP server was started to read only; start it without, or use the "
+                f"{operation.tool} is no read, and this MCP server was started to read only. Start it without, or use the "
                 "command line",
                 field="operation",
                 value=operation.name,
@@ -196,9 +196,9 @@ class ClusterCaller:
     def _for_a_person(self, plan: Mapping[str, Any]) -> PermissionDenied:
         """With --confirm human and a client without forms: return the command for a person to run."""
         return PermissionDenied(
-            f"{plan['operation']} destroys, and this server was started with --confirm human: your client cannot ask a "
+            f"{plan['operation']} destroys, and this server was started with --confirm human: your client cannot show a "
             "person, so nothing was changed. Show the plan in details to your user, who can run the command in next on a "
-            "terminal, or do it in the console; both show the plan and ask",
+            "terminal, or do it in the console. Both show the plan and wait for a yes",
             plan=dict(plan),
             next=[by_a_person(plan)],
         )

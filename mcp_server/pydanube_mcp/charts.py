@@ -114,7 +114,7 @@ def draw_chart(chart: Mapping[str, Any]) -> bytes:
         )
     except ImportError as error:
         raise MissingExtra(
-            f"no picture is drawn without Pillow; the figures are complete: {install_command('mcp')}",
+            f"no picture is drawn without Pillow. The figures are complete: {install_command('mcp')}",
             extra="mcp",
         ) from error
 

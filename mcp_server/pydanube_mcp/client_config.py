@@ -54,7 +54,7 @@ def find_program(argv0: str | None = None) -> Path:
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return Path(os.path.normpath(candidate))
     raise InvalidArgument(
-        "the program `danube` is not to be found beside this Python or on the path; install it with "
+        "the program `danube` is not to be found beside this Python or on the path. Install it with "
         f"`{install_command('mcp')}`",
         field="command",
     )

@@ -153,7 +153,7 @@ class ClusterTasks:
             case "done":
                 return replace(view, status="completed", message=None, result=self._result(task, cluster))
             case "cancelled":
-                return replace(view, status="cancelled", message="cancelled; what it had done stays done")
+                return replace(view, status="cancelled", message="cancelled. Its finished steps stay done")
             case "interrupted":
                 error = task["error"] or {"message": "the broker ended while it was under way"}
                 error = fenced(error)
@@ -195,14 +195,14 @@ class ClusterTasks:
             case "open":
                 return view
             case "discarded":
-                return replace(over, status="cancelled", message="nobody agreed; nothing was changed")
+                return replace(over, status="cancelled", message="the plan was refused. Nothing was changed")
             case "used":
                 made = await self._running(client, cluster, "t" + plan["call_id"][1:], principal)
                 if made is not None:
                     return replace(made, created_at=view.created_at)
-                why = "the broker ended before it was begun; nothing was changed"
+                why = "the broker ended before it was begun. Nothing was changed"
             case _:
-                why = "nobody agreed in time; nothing was changed"
+                why = "no person agreed in time. Nothing was changed"
         error = {"code": INTERNAL_ERROR, "message": why}
         return replace(over, status="failed", message=why, error=error)
 

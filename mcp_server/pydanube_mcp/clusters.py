@@ -34,19 +34,19 @@ def parse_connections(connect: Sequence[str], *, admin_url: str) -> dict[str, st
         name, _, url = text.partition("=")
         if not _NAME.match(name) or not url:
             raise InvalidArgument(
-                f"--connect {text!r}: write NAME=URL, such as prod=http://10.0.0.5:50051; a name is 1-64 letters, "
+                f"--connect {text!r}: write NAME=URL, such as prod=http://10.0.0.5:50051. A name is 1-64 letters, "
                 "digits, '_' or '-'",
                 field="connect",
                 value=text,
             )
         if name in connections:
             raise InvalidArgument(
-                f"--connect {text!r}: {name} is given twice; use two names", field="connect", value=text
+                f"--connect {text!r}: {name} is given twice. Use two names", field="connect", value=text
             )
         _, comma, option = url.partition(",")
         if comma and option != _READ_ONLY:
             raise InvalidArgument(
-                f"--connect {text!r}: there is no option {option!r}; write {_READ_ONLY} behind the comma, or no comma",
+                f"--connect {text!r}: there is no option {option!r}. Write {_READ_ONLY} behind the comma, or no comma",
                 field="connect",
                 value=text,
                 allowed=[_READ_ONLY],
@@ -129,9 +129,9 @@ class Clusters:
     def _unknown(self, name: Any) -> ClusterError:
         known = ", ".join(self._clients)
         if name is None:
-            message = f"the argument {CLUSTER!r} is required; one of {known}"
+            message = f"the argument {CLUSTER!r} is required: one of {known}"
         else:
-            message = f"there is no cluster {shown(name)!r}; one of {known}"
+            message = f"there is no cluster {shown(name)!r}. There are {known}"
         close = close_names(name, self._clients) if isinstance(name, str) else []
         return InvalidArgument(
             message, field=CLUSTER, value=shown(name), allowed=list(self._clients), did_you_mean=close

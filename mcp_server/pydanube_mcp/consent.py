@@ -158,12 +158,12 @@ async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
 def refusal(question: Question, answer: Answer, by_a_person: Mapping[str, Any]) -> PermissionDenied:
     """Return the refusal. If the question reached no person, it holds the command for one to run."""
     why = (
-        "the person asked did not agree"
+        "the person did not agree"
         if answer is Answer.NO
         else "the question to the person was not answered"
     )
     return PermissionDenied(
-        f"{why}; nothing was changed. Do not try again unless you are told to",
+        f"{why}. Nothing was changed. Do not try again without a new order from your user",
         field=_FIELD,
         plan_id=question.plan["plan_id"],
         next=[by_a_person] if answer is Answer.UNASKED else (),

@@ -42,7 +42,7 @@ def refusal(message: bytes) -> JSONRPCError | None:
     except ValueError:
         return refused(PARSE_ERROR, "the message is not JSON that can be read: it is one JSON text, in UTF-8")
     if isinstance(found, list):
-        return refused(INVALID_REQUEST, f"several messages at once are not taken: {_SHAPE}")
+        return refused(INVALID_REQUEST, f"a batch of messages is not taken: {_SHAPE}")
     if valid and not ("method" in found and "id" in found and not _is_id(found["id"])):
         return None
     deep = not valid and isinstance(found, dict) and found.get("jsonrpc") == "2.0" and _depth_exceeds(found)

@@ -62,7 +62,7 @@ class Narrowing:
 
     def _outside(self, name: str) -> PermissionDenied:
         return PermissionDenied(
-            f"{name} is in none of the sets that this address has; connect to /mcp for all",
+            f"{name} is in none of the sets that this address has. Connect to /mcp for all",
             field=TOOLSETS_IN_ADDRESS,
             value=shown(name),
         )
@@ -84,7 +84,7 @@ def parse_address(path: str, query: str) -> Narrowing:
     parameters = parse_qs(query, keep_blank_values=True)
     for name in parameters.keys() - {TOOLSETS_IN_ADDRESS}:
         raise InvalidArgument(
-            f"the address has the parameter {shown(name)!r}; it takes only {TOOLSETS_IN_ADDRESS}, as in "
+            f"the address has the parameter {shown(name)!r}. It takes only {TOOLSETS_IN_ADDRESS}, as in "
             f"{path}?{TOOLSETS_IN_ADDRESS}=topics,subscriptions",
             field=TOOLSETS_IN_ADDRESS,
             value=shown(name),

@@ -106,7 +106,7 @@ def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:
     rest: dict[str, Any] = {PART: number, "of": of}
     operation = asked.operation
     if operation is None or operation.effect is not Effect.READ:
-        return rest | {"why": "too long; the rest is left out"}
+        return rest | {"why": "too long. The rest is left out"}
     if number == of:
         return rest
     arguments = {**asked.arguments, PART: number + 1}
@@ -115,7 +115,7 @@ def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:
     why = "the same call, for the part after this one"
     if len(json.dumps(arguments)) > 300 or not all_plain(arguments):
         arguments = {PART: number + 1}
-        why += "; give its other arguments again"
+        why += ". Give its other arguments again"
     step = {"tool": operation.tool, "arguments": arguments, "why": why}
     return rest | {"next": [step]}
 

@@ -49,8 +49,8 @@ def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResul
             raise MCPError(
                 code=INVALID_PARAMS,
                 message=f"{name}: {key} must be a name: at most {MAX_PLAIN_CHARS} letters, digits and signs, without "
-                f"spaces and with at most {MOST_WORDS} words, since it becomes part of what a model is told; "
-                "ask the model about other names yourself",
+                f"spaces and with at most {MOST_WORDS} words, since a model reads it as an instruction. "
+                "For other names, write to the model yourself",
             )
     try:
         values = values_of(runbook, given)

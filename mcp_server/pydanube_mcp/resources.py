@@ -103,7 +103,7 @@ _FIXED: Final = (
         kind="alerts",
         parts=(),
         title="Alerts",
-        description="What is wrong now, as list_alerts shows it; clients may subscribe to it",
+        description="Present alerts, as list_alerts shows them. Clients may subscribe to it",
         operation="alerts.list",
         arguments=dict,
     ),
@@ -175,7 +175,7 @@ def read_page(uri: str) -> str:
     page = uri.removeprefix(PAGE)
     if page not in SHIPPED:
         close = close_names(page[:64], SHIPPED)
-        message = f"there is no such page; there are {', '.join(SHIPPED)}"
+        message = f"there is no such page. There are {', '.join(SHIPPED)}"
         data = fenced({"uri": uri[:200], "did_you_mean": [PAGE + each for each in close]})
         raise MCPError(code=INVALID_PARAMS, message=message, data=data)
     return page_text(page)
@@ -241,7 +241,7 @@ def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
             query = {name: given[0] for name, given in parse_qs(split.query).items()}
             return template, dict(zip(template.parts, values, strict=True)), query
     raise InvalidArgument(
-        f"there is no resource {uri[:200]}; there are {', '.join(each.uri for each in (*_TEMPLATES, *_FIXED))}",
+        f"there is no resource {uri[:200]}. There are {', '.join(each.uri for each in (*_TEMPLATES, *_FIXED))}",
         field="uri",
         value=uri[:200],
     )

@@ -121,7 +121,7 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
             word = max(name.split("_"), key=len)
             steps = [TOOLS[_FIND].next_call({"query": word}, "finds operations by words")]
         raise InvalidArgument(
-            f"{explain(name, profile, read_only=read_only)} The list of tools has the names; find_operations finds the "
+            f"{explain(name, profile, read_only=read_only)} The list of tools has the names, and find_operations finds the "
             "others by words",
             field="tool",
             value=shown(name),

@@ -315,7 +315,7 @@ class AuditFile:
 
     def _foreign(self, why: str) -> InvalidArgument:
         return InvalidArgument(
-            f"to: {self.path} holds something else than an exported audit: {why}. Nothing was changed; name another file",
+            f"to: {self.path} holds something else than an exported audit: {why}. Nothing was changed. Name another file",
             field="to",
             value=str(self.path),
         )

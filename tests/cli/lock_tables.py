@@ -18,9 +18,8 @@ UNKNOWN: Final = ("none", "wrong", "expired")
 
 OPEN: Final = "open"  # to everybody
 KNOWN: Final = "known"  # to whoever shows something good; what he names is his own, or a list is cut to his
-INSIDE: Final = (
-    "inside"  # what is inside decides: test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too
-)
+#: what is inside decides: test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too
+INSIDE: Final = "inside"
 #: asked on the cluster whatever they name: nobody raises his own quota
 ON_CLUSTER: Final = frozenset({"quotas.set", "reports.balance"})
 CUT: Final = frozenset(

@@ -125,7 +125,7 @@ async def test_what_is_wrong_with_a_certificate_is_said(tmp_path: Path) -> None:
     async with broker_with(wrong) as (broker, _):
         assert "for another name" in await refusal(broker.broker_url, Tls(ca=str(wrong.file("ca.crt"))))
     async with broker_with(None) as (broker, _):
-        assert "does not speak TLS; write http://" in await refusal(
+        assert "does not speak TLS. Write http://" in await refusal(
             broker.broker_url.replace("http", "https"), Tls(ca=ca)
         )
         assert broker.metrics.connections_closed["tls_on_plain_port"] == 1

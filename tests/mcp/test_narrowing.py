@@ -114,7 +114,7 @@ async def test_a_plan_of_another_set_is_not_applied_there(url: str) -> None:
     [
         ("/mcp?toolsets=topcis", "there is no set 'topcis'"),
         ("/mcp?toolsets=", "name at least one set"),
-        ("/mcp?toolset=topics", "the address has the parameter 'toolset'; it takes only toolsets"),
+        ("/mcp?toolset=topics", "the address has the parameter 'toolset'. It takes only toolsets"),
         ("/mcp/read?toolsets=topics,nope", "there is no set 'nope'"),
     ],
 )

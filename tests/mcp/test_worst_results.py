@@ -162,6 +162,6 @@ async def test_following_the_parts_shows_the_whole_schema(crowded: tuple[Adminis
             if "next" not in body["rest"]:
                 break
             step = body["rest"]["next"][0]
-            assert step["why"].endswith("give its other arguments again")
+            assert step["why"].endswith("Give its other arguments again")
     assert json.loads(text) == json.loads(SCHEMA)
     assert body["rest"]["part"] == body["rest"]["of"] > 3

@@ -34,7 +34,7 @@ def payload_of(value: Any, serialise: Callable[[Any], bytes] | None) -> bytes | 
     if serialise is not None:
         return serialise(value)
     raise InvalidArgument(
-        f"a payload is bytes, got {type(value).__name__}; encode text with .encode(), or give the producer a schema=",
+        f"a payload is bytes, got {type(value).__name__}. Encode text with .encode(), or give the producer a schema=",
         field="payload",
         value=type(value).__name__,
     )
@@ -87,7 +87,7 @@ def _refuse(schema: Schema, path: str, why: str, value: Any) -> NoReturn:
 def _raw(schema: Schema) -> Callable[[Any], bytes]:
     def refuse(value: Any) -> bytes:
         raise InvalidArgument(
-            f"{schema.subject} is of type {schema.schema_type}, which says nothing of values: give bytes, "
+            f"{schema.subject} is of type {schema.schema_type}, which does not describe values: give bytes, "
             f"got {type(value).__name__}",
             field="payload",
             value=type(value).__name__,

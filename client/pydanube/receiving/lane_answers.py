@@ -132,7 +132,7 @@ class LaneAnswers:
             if not self._options.subscription:
                 return
             if not self._control.connected:
-                raise Unavailable(f"{self._topic}: not connected; acknowledged messages may come again")
+                raise Unavailable(f"{self._topic}: not connected. Acknowledged messages may come again")
             try:
                 await self._confirm()
             except Unavailable:

@@ -175,7 +175,7 @@ class Receiver:
             except TimeoutError as late:
                 if kind is None:
                     raise DeadlineExceeded(
-                        f"{self._topic}: the broker did not confirm the acks within {_LEAVE_S:g} s; their messages "
+                        f"{self._topic}: the broker did not confirm the acks within {_LEAVE_S:g} s. Their messages "
                         "may come again",
                         topic=self._topic,
                         subscription=self._subscription,

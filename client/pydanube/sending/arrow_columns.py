@@ -62,7 +62,7 @@ def _check_nulls(messages: Any, keys: Any, topic: str) -> None:
         return
     if keys is None or pc.any(pc.and_(messages.is_null(), keys.is_null())).as_py():
         raise InvalidArgument(
-            f"{topic}: a payload is null and has no key; a null payload marks its key as deleted, and takes key=",
+            f"{topic}: a payload is null and has no key. A null payload marks its key as deleted, and takes key=",
             field="payload",
             value=None,
         )

@@ -16,7 +16,7 @@ class _NoAcks:
     next = -2
 
     def note(self, first: int, end: int) -> None:
-        raise Misuse("this message was made to be sent; only received messages can be acked")
+        raise Misuse("this message was made to be sent. Only received messages can be acked")
 
 
 class OutgoingFields:

@@ -112,7 +112,7 @@ class InMemoryCluster:
     def forget_producers(self) -> None:
         """Forget every producer session, as a broker does that has too many."""
         self._faults.revoke_producers(
-            ProducerUnknown("the producer is not known any more", outcome="unknown")
+            ProducerUnknown("the broker has forgotten the producer", outcome="unknown")
         )
 
     def fence_producers(self) -> None:

@@ -70,7 +70,7 @@ def bearer(token: TokenSource) -> tuple[str, str]:
         or not text.isprintable()
         or not 0 < len(text) <= MOST_CHARS
     ):
-        raise Unauthenticated("the token is no text of printable ASCII characters; look where it comes from")
+        raise Unauthenticated("the token is no text of printable ASCII characters. Look where it comes from")
     return "authorization", f"Bearer {text}"
 
 

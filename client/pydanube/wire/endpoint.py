@@ -41,7 +41,7 @@ def each_address(url: str) -> list[str]:
     found = list(dict.fromkeys(map(with_scheme, found)))
     if len({parse_url(each)[1] for each in found}) > 1:
         raise InvalidArgument(
-            f"url {url!r}: some addresses mean TLS and some do not; write them with one scheme",
+            f"url {url!r}: some addresses mean TLS and some do not. Write them with one scheme",
             field="url",
             value=url[:200],
         )

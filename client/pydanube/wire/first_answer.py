@@ -27,7 +27,9 @@ async def first_answer(
     """
     data = await stream.read()
     if data is None:
-        raise Unavailable(f"{concrete_topic}: the broker ended the stream at once", topic=topic)
+        raise Unavailable(
+            f"{concrete_topic}: the broker ended the stream before its first answer", topic=topic
+        )
     response: Any = parse(data)
     match response.WhichOneof("kind"):
         case "opened":

@@ -84,7 +84,7 @@ class LaneStream:
                 if not transport.renews:
                     raise
                 raise Unavailable(
-                    f"the token of the stream of {self._concrete_topic} has ended; the next shows a new one",
+                    f"the token of the stream of {self._concrete_topic} has ended. The next shows a new one",
                     topic=self._topic,
                 ) from error
             except asyncio.CancelledError:
@@ -102,5 +102,5 @@ class LaneStream:
         except ClusterError as error:
             self.error = error
         except Exception as error:
-            self.error = Internal(f"what the broker sent could not be read: {error!r}", topic=self._topic)
+            self.error = Internal(f"an answer of the broker could not be read: {error!r}", topic=self._topic)
         self._ended()

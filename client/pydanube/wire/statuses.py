@@ -35,7 +35,7 @@ def not_reached(url: str, why: str, *, tls: bool = False, retryable: bool = True
         return Unavailable(
             f"no TLS with the broker at {url}: {why}", broker=url, tls=why, retryable=retryable
         )
-    return Unavailable(f"the broker at {url} cannot be reached ({why}); is `danube up` running?", broker=url)
+    return Unavailable(f"the broker at {url} cannot be reached ({why}). Is `danube up` running?", broker=url)
 
 
 def error_of(
@@ -61,7 +61,7 @@ def error_of(
     what = f"the broker at {url} answered {status}: {text}"
     match status:
         case "UNIMPLEMENTED":
-            return NotImplementedYet(f"{what}; is it a pydanube broker?", broker=url)
+            return NotImplementedYet(f"{what}. Is it a pydanube broker?", broker=url)
         case "UNAUTHENTICATED":
             return Unauthenticated(what, broker=url)
         case "PERMISSION_DENIED":

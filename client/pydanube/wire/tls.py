@@ -13,8 +13,8 @@ from pydanube_core.errors import InvalidArgument
 from pydanube.wire.endpoint import Tls
 
 CLOSED_AFTER_HANDSHAKE: Final = (
-    "it closed the connection right after the handshake, as a broker does that asks for a client's certificate and got "
-    "none, or one that its tls.client_ca did not make; give tls=Tls(cert=…, key=…), --cert and --tls-key"
+    "it closed the connection right after the handshake, as a broker does that requires a client's certificate and got "
+    "none, or one that its tls.client_ca did not make. Give tls=Tls(cert=…, key=…), --cert and --tls-key"
 )
 #: OpenSSL's X509_V_ERR_…
 _UNKNOWN_AUTHORITY: Final = frozenset((18, 19, 20, 21))
@@ -36,7 +36,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
         InvalidArgument: a file cannot be read, or is invalid.
     """
     if tls.key is not None and tls.cert is None:
-        raise InvalidArgument("tls: a key goes with a certificate; give cert too", field="tls", value=tls.key)
+        raise InvalidArgument("tls: a key goes with a certificate. Give cert too", field="tls", value=tls.key)
     authorities = _read_pem(tls.ca)
     _read_pem(tls.cert)
     _read_pem(tls.key)
@@ -63,25 +63,25 @@ def tls_failure(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code == _EXPIRED:
-            return "its certificate has expired; renew it there, or set this machine's clock"
+            return "its certificate has expired. Renew it there, or set this machine's clock"
         if code == _NOT_YET:
-            return "its certificate is not valid yet; set this machine's clock, or the one it was made on"
+            return "its certificate is not valid yet. Set this machine's clock, or the one it was made on"
         if code in _WRONG_NAME:
             return (
-                f"its certificate is for another name ({error.verify_message.rstrip('.')}); dial a name that is in it, "
+                f"its certificate is for another name ({error.verify_message.rstrip('.')}). Dial a name that is in it, "
                 "or make one with that name (`danube tls init --hosts`)"
             )
         if code in _UNKNOWN_AUTHORITY:
             return (
-                "its certificate is of an authority that is not trusted here; name the authority's file: "
+                "its certificate is of an authority that is not trusted here. Name the authority's file: "
                 "tls=Tls(ca=…), --ca or DANUBE_CA"
             )
         return f"its certificate was not accepted: {error.verify_message}"
     match (error.reason or "").upper():
         case "WRONG_VERSION_NUMBER" | "RECORD_LAYER_FAILURE" | "HTTP_REQUEST" | "PACKET_LENGTH_TOO_LONG":
-            return "it does not speak TLS; write http:// in place of https://"
+            return "it does not speak TLS. Write http:// in place of https://"
         case "TLSV13_ALERT_CERTIFICATE_REQUIRED" | "SSLV3_ALERT_HANDSHAKE_FAILURE":
-            return "it asks for a client's certificate; give tls=Tls(cert=…, key=…), --cert and --key"
+            return "it requires a client's certificate. Give tls=Tls(cert=…, key=…), --cert and --key"
         case "TLSV1_ALERT_UNKNOWN_CA" | "SSLV3_ALERT_BAD_CERTIFICATE" | "SSLV3_ALERT_CERTIFICATE_UNKNOWN":
             return "it does not accept our certificate: another authority made it than its tls.client_ca"
         case "SSLV3_ALERT_CERTIFICATE_EXPIRED":

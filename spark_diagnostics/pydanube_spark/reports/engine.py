@@ -63,7 +63,7 @@ def rows_of(work: Work, master: str | None) -> tuple[list[dict[str, Any]], str]:
         if find_spec(module) is None:
             raise MissingExtra(
                 f"{work.stored_bytes >> 20} MiB of telemetry are reported on Spark, and {module} is not installed: "
-                f"{install_command('spark')}; or report less with --since, --until",
+                f"{install_command('spark')}, or report less with --since, --until",
                 extra="spark",
                 module=module,
             )

@@ -41,11 +41,11 @@ def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
     parser.add_argument("--tier", required=True, help="folder or s3:// URL of the object store")
     parser.add_argument("--tier-cluster", help="which cluster of the store, if it holds several")
     parser.add_argument("--since", default="24h", help="a length before --until, or a time")
-    parser.add_argument("--until", help="a time; now if not given")
+    parser.add_argument("--until", help="a time (default: now)")
     parser.add_argument("--topic", help="glob of topics")
     parser.add_argument("--out", type=Path, help="folder for the report's files")
     parser.add_argument(
-        "--master", help="Spark's master URL; without it, Spark runs where there is much to read"
+        "--master", help="Spark's master URL. Without it, Spark runs where there is much to read"
     )
     parser.add_argument("--compare", metavar="previous", help="with the time of the same length before")
     for name in STORE:

@@ -140,7 +140,7 @@ def traffic_of(request: ReportRequest, span: Span) -> Traffic:
     )
     if source.stored_bytes > _MOST_BYTES:
         raise InvalidArgument(
-            f"{source.stored_bytes >> 20} MiB of telemetry are too much for one report; ask for less by since and until",
+            f"{source.stored_bytes >> 20} MiB of telemetry are too much for one report. Shorten the time with since and until",
             field="since",
             value=request.since,
         )
@@ -155,7 +155,7 @@ def traffic_of(request: ReportRequest, span: Span) -> Traffic:
     found.from_ms = max(found.from_ms, span.since_ms)
     if found.until_ms <= found.from_ms:
         raise InvalidArgument(
-            "no two samples of that time say what went through topics: a topic is sampled every few minutes",
+            "no two samples of that time show traffic of topics: a topic is sampled every few minutes",
             field="since",
             value=request.since,
         )

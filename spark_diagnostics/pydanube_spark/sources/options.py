@@ -110,14 +110,14 @@ class TopicOptions:
             )
         if self.decode and self.offline:
             raise InvalidArgument(
-                "decode asks the broker's registry for schemas: give admin, its address, beside tier",
+                "decode takes schemas from the broker's registry: give admin, its address, beside tier",
                 field="admin",
                 value=None,
             )
         object.__setattr__(self, "topic", ",".join(self.query.topics))
         if self.decode and self.several:
             raise InvalidArgument(
-                "decode is of one topic: its schema gives the column its type; read several without, or one by one",
+                "decode is of one topic: its schema gives the column its type. Read several without, or one by one",
                 field="decode",
                 value=True,
             )
@@ -181,6 +181,6 @@ def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, st
         if name not in known:
             ours = _KAFKA.get(name)
             near = [ours] if ours in known else difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+            hint = f"; did you mean {near[0]}?" if near else f". There are {', '.join(known)}"
             raise InvalidArgument(f"option {name!r} is not known{hint}", field=name, value=value)
     return given

@@ -51,7 +51,7 @@ class _Options:
     def parse(cls, options: dict[str, str]) -> Self:
         given = words_of(options, _KNOWN)
         if "table" not in given:
-            raise InvalidArgument('say which table: .option("table", "cursors")', field="table", value=None)
+            raise InvalidArgument('name a table: .option("table", "cursors")', field="table", value=None)
         table = table_named(given["table"])
         tier, cluster = given.get("tier"), given.get("cluster")
         place: dict[str, str] = {name: given[name] for name in STORE if name in given}

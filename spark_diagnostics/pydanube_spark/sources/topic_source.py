@@ -81,7 +81,7 @@ class TopicSource(DataSource):
 
     def _check_topic(self) -> None:
         if not self._parsed.topic and self._parsed.pattern is None:
-            raise InvalidArgument('say which topic: .option("topic", "orders")', field="topic", value=None)
+            raise InvalidArgument('name a topic: .option("topic", "orders")', field="topic", value=None)
 
     def schema(self) -> StructType:
         self._check_topic()
@@ -226,8 +226,8 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             )
             if self.options.fail_on_data_loss:
                 raise InvalidArgument(
-                    f"{topic} is not the topic of the checkpoint: that one was deleted, and one of its name was made. What the "
-                    f"former had in {unread or topic} was not read. Begin with a new checkpointLocation",
+                    f"{topic} is not the topic of the checkpoint: that one was deleted, and another of its name was made. Messages of the "
+                    f"former in {unread or topic} were not read. Begin with a new checkpointLocation",
                     field="checkpointLocation",
                     value=checkpoint.get(TOPIC_ID),
                     topic=topic,
@@ -235,7 +235,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                 )
             if topic not in self._told:
                 log.warning(
-                    "%s was made again; the stream begins with its first message. What the former had in %s was not read",
+                    "%s was made again. The stream begins with its first message. Messages of the former in %s were not read",
                     *(topic, unread or topic),
                 )
             self._told.add(topic)
@@ -274,7 +274,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                 continue
             raise TopicNotFound(
                 f"{topic} was deleted, or the list or pattern of topics was changed: {lost} were not read. Restore it with "
-                "`danube changes undo`, or give the former list or pattern, and start the query again; or set "
+                "`danube changes undo`, or give the former list or pattern, and start the query again, or set "
                 "fail_on_data_loss to false to go on without them",
                 field="fail_on_data_loss",
                 value=True,
@@ -326,7 +326,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             elif low < each.start:
                 raise InvalidArgument(
                     f"{each.topic}: the checkpoint is at offset {low}, and retention has deleted everything below "
-                    f"{each.start}. Begin with a new checkpoint, and see what was lost with `danube topics describe`",
+                    f"{each.start}. Begin with a new checkpoint. `danube topics describe` shows the range that is left",
                     field="start",
                     value=low,
                     start_offset=each.start,
@@ -353,7 +353,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             lost = f"{part.topic} was deleted while its messages {part.start} to {part.end - 1} were read: not all were read"
             if self.options.fail_on_data_loss:
                 raise TopicNotFound(
-                    f"{lost}. Restore it with `danube changes undo` and start the query again; or set fail_on_data_loss to "
+                    f"{lost}. Restore it with `danube changes undo` and start the query again, or set fail_on_data_loss to "
                     "false to go on without them",
                     field="fail_on_data_loss",
                     value=True,

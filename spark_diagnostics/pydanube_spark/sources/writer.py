@@ -75,7 +75,7 @@ def check_columns(schema: StructType) -> None:
     for name, kind in columns.items():
         if name not in wanted:
             raise InvalidArgument(
-                f"column {name}: a message has payload, key, attributes and topic; select those",
+                f"column {name}: a message has payload, key, attributes and topic. Select those",
                 field=name,
                 value=str(kind),
             )
@@ -88,11 +88,11 @@ def check_columns(schema: StructType) -> None:
 def _check_topic(options: TopicOptions, schema: StructType) -> None:
     if not options.topic and "topic" not in schema.names:
         raise InvalidArgument(
-            'say which topic: .option("topic", "orders"), or a column topic', field="topic", value=None
+            'name a topic: .option("topic", "orders"), or add a column topic', field="topic", value=None
         )
     if options.several:
         raise InvalidArgument(
-            "topic: write to one, or say it of each row in a column topic",
+            "topic: write to one, or name it in each row in a column topic",
             field="topic",
             value=options.topic or options.pattern,
         )

@@ -30,7 +30,7 @@ def _load(data: bytes, key: str, record: type[Any]) -> dict[str, Any]:
         raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
     if version > _VERSION:
         raise FormatTooNew(
-            f"metadata key {key} has record version {version}, this broker knows {_VERSION}: upgrade it",
+            f"metadata key {key} has record version {version}, this broker reads up to {_VERSION}: upgrade it",
             key=key,
             value=version,
             limit=_VERSION,

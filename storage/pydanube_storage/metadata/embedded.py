@@ -250,7 +250,7 @@ class _Worker:
     def _carry_out_one(self, request: _Request) -> None:
         if request.writes and self._failed:
             request.error = MetadataUnavailable(
-                f"{self._path}: an earlier disk error stopped writing; start the broker again",
+                f"{self._path}: an earlier disk error stopped writing. Start the broker again",
                 path=str(self._path),
             )
             return

@@ -25,7 +25,7 @@ class GuardFailed(Conflict):
                 expected = int(revision)
         found = "absent" if actual_revision is None else f"at revision {actual_revision}"
         super().__init__(
-            f"{key} should {wanted} and is {found}: somebody else changed it; read it again and decide anew",
+            f"{key} should {wanted} and is {found}: it was changed meanwhile. Read it again, and decide by the new value",
             guard=type(guard).__name__,
             key=key,
             expected_revision=expected,
@@ -42,7 +42,7 @@ class LeaseLost(Retryable):
 
     def __init__(self, lease_id: LeaseId) -> None:
         super().__init__(
-            f"lease {lease_id} is gone: take a new one and register anew", lease_id=str(lease_id)
+            f"lease {lease_id} is gone: take a new one and register again", lease_id=str(lease_id)
         )
         self.lease_id = lease_id
 
@@ -54,7 +54,7 @@ class Compacted(Retryable):
 
     def __init__(self, from_revision: Revision, oldest_revision: Revision) -> None:
         super().__init__(
-            f"changes from revision {from_revision} on are asked for, kept are those from {oldest_revision} on: "
+            f"the changes from revision {from_revision} on are wanted, and those from {oldest_revision} on are kept: "
             "range again and watch from there",
             from_revision=from_revision,
             oldest_revision=oldest_revision,

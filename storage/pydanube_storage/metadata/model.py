@@ -230,7 +230,7 @@ def check_transaction(guards: tuple[Guard, ...], writes: tuple[Write, ...]) -> N
     operations = len(guards) + len(writes)
     if not 1 <= operations <= MAX_OPERATIONS:
         raise InvalidArgument(
-            f"a transaction has 1 to {MAX_OPERATIONS} guards and writes, not {operations}; split it",
+            f"a transaction has 1 to {MAX_OPERATIONS} guards and writes, not {operations}. Split it",
             field="operations",
             value=operations,
             limit=MAX_OPERATIONS,
@@ -262,7 +262,7 @@ def check_transaction(guards: tuple[Guard, ...], writes: tuple[Write, ...]) -> N
                 deleted_ranges.append(range_)
     if size_bytes > MAX_TRANSACTION_BYTES:
         raise InvalidArgument(
-            f"a transaction has at most {MAX_TRANSACTION_BYTES} bytes, not {size_bytes}; split it",
+            f"a transaction has at most {MAX_TRANSACTION_BYTES} bytes, not {size_bytes}. Split it",
             field="transaction_bytes",
             value=size_bytes,
             limit=MAX_TRANSACTION_BYTES,
@@ -274,7 +274,7 @@ def check_transaction(guards: tuple[Guard, ...], writes: tuple[Write, ...]) -> N
 
 def _written_twice(key: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{key} is written twice in one transaction; etcd refuses that, so we do everywhere",
+        f"{key} is written twice in one transaction, which etcd refuses: write it once",
         field="key",
         value=key,
     )

@@ -91,7 +91,7 @@ class StoreShell(ABC):
     # Life
 
     async def __aenter__(self) -> Self:
-        assert not self._opened, "a store is opened once; make a new one"
+        assert not self._opened, "a store is opened once. Make a new one"
         self._opened = True
         await self._start()
         try:

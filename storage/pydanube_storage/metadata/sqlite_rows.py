@@ -72,14 +72,14 @@ def translate(error: sqlite3.Error, *, path: Path, outcome: str | None = None) -
         facts["outcome"] = outcome
     match _primary_code(error):
         case sqlite3.SQLITE_FULL:
-            return DiskFull(f"{path}: no room for metadata; nothing was changed, make room", **facts)
+            return DiskFull(f"{path}: no room for metadata. Nothing was changed: make room", **facts)
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return DataDirLocked(f"{path} is in use by another process; stop it first", **facts)
+            return DataDirLocked(f"{path} is in use by another process. Stop it first", **facts)
         case sqlite3.SQLITE_NOTADB:
-            return DataDirForeign(f"{path} is not a metadata file; move it away", **facts)
+            return DataDirForeign(f"{path} is not a metadata file. Move it away", **facts)
         case sqlite3.SQLITE_CORRUPT:
-            return CorruptMetadata(f"{path} is damaged ({error}); restore it from a copy", **facts)
-    return MetadataUnavailable(f"{path}: {error}; writing stops until the broker is started again", **facts)
+            return CorruptMetadata(f"{path} is damaged ({error}). Restore it from a copy", **facts)
+    return MetadataUnavailable(f"{path}: {error}. Writing stops until the broker is started again", **facts)
 
 
 class SqliteRows:

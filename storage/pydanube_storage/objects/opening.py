@@ -66,7 +66,7 @@ class StoreOptions:
     def __post_init__(self) -> None:
         if self.anonymous and (self.profile or self.role):
             raise InvalidArgument(
-                "tier.anonymous asks without credentials, tier.profile and tier.role give some: choose one",
+                "tier.anonymous uses no credentials, tier.profile and tier.role give some: choose one",
                 field="tier.anonymous",
                 value=True,
             )

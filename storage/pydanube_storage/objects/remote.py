@@ -228,7 +228,7 @@ class FsspecStore:
         else:
             remedy = "check tier.endpoint, the network and the store"
         raise StoreUnavailable(
-            f"the object store {self.url} failed{f' at {key}' if key else ''} ({cause}): {remedy}; it is tried again",
+            f"the object store {self.url} failed{f' at {key}' if key else ''} ({cause}): {remedy}. It is tried again",
             store=self.url,
             bucket=bucket,
             key=key,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _KEYS: Final = "check the credentials (environment or tier.profile) and their rights on the bucket {bucket}"
-_ARCHIVED: Final = "the object is archived: restore it, and take the rule that archives off this prefix (S3 Glacier cannot be read at once)"
+_ARCHIVED: Final = "the object is archived: restore it, and take the rule that archives off this prefix (S3 Glacier cannot be read directly)"
 _CLOCK: Final = "set the clock of this machine: it differs from the store's by more than the store allows"
 _REGION: Final = "set tier.region to the region of the bucket {bucket}"
 _ELSEWHERE: Final = (

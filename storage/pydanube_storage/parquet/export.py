@@ -249,7 +249,7 @@ def _lines(table: Any, topic: str, partition: int | None) -> list[bytes]:
 def _fail(target: Path, error: OSError) -> NoReturn:
     if isinstance(error, FileExistsError):
         raise AlreadyExists(
-            f"{target} exists already; an export never replaces a file: name another",
+            f"{target} exists already. An export never replaces a file: name another",
             field="to",
             value=str(target),
         ) from error

@@ -85,7 +85,7 @@ class ObjectReader:
         self.key = key
         size = store.size(key)
         if expected is not None and size != expected.bytes:
-            raise self._corrupt(f"it has {size} bytes, the catalog says {expected.bytes}", "length")
+            raise self._corrupt(f"it has {size} bytes, and {expected.bytes} in the catalog", "length")
         tail_bytes = min(size, max(_TAIL_BYTES, expected.footer_bytes if expected else 0))
         tail = store.read(key, size - tail_bytes, size)
         if expected is not None and crc32(tail[-expected.footer_bytes :]) != expected.footer_crc:

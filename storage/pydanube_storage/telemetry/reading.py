@@ -58,7 +58,7 @@ def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[st
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # ValueError: a name is not UTF-8
         raise CorruptObject(
             f"telemetry file {key} in {store.url} is damaged: {str(error).rstrip('. ')}. Delete it, or restore it from a copy of the "
-            "bucket; its rows are missing from reports then",
+            "bucket. Its rows are missing from reports then",
             store=store.url,
             key=key,
             cause="page",

@@ -155,7 +155,7 @@ def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
             )
         return wanted
     if len(found) != 1:
-        what = "nothing has been written there yet" if not found else f"say which cluster: {', '.join(found)}"
+        what = "nothing has been written there yet" if not found else f"name a cluster: {', '.join(found)}"
         raise InvalidArgument(f"{store.url}: {what}", field="cluster", value=None, existing=found)
     return found[0]
 
@@ -259,7 +259,7 @@ def check_there(
         raise TopicNotFound(f"{read.topic} was deleted after the scan", field="topic", value=read.topic)
     if (held := starts[read.topic]) > start:
         raise InvalidArgument(
-            f"{read.topic}: retention has deleted offsets {start} to {held - 1} after the scan; scan again",
+            f"{read.topic}: retention has deleted offsets {start} to {held - 1} after the scan. Scan again",
             field="start",
             value=start,
             start_offset=held,

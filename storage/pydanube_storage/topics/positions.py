@@ -45,7 +45,7 @@ class _Positions:
         for name in self._offsets:
             if name not in known:
                 raise InvalidArgument(
-                    f"{field}: {located.topic} has no partition {name!r}; it has {', '.join(sorted(known))}",
+                    f"{field}: {located.topic} has no partition {name!r}. It has {', '.join(sorted(known))}",
                     field=field,
                     value=name,
                 )

@@ -66,7 +66,7 @@ def _read_slice(store: ObjectStore, wanted: Slice, times: Times, columns: Sequen
     meta = reader.meta
     if meta.topic != wanted.topic or meta.start > wanted.object.start or meta.end < wanted.object.end:
         raise CorruptObject(
-            f"object {reader.key} in {store.url} says it is {meta.topic} from {meta.start} to {meta.end}",
+            f"object {reader.key} in {store.url} is {meta.topic} from {meta.start} to {meta.end} by its footer",
             store=store.url,
             key=reader.key,
             cause="footer",

@@ -124,7 +124,7 @@ def _tables(summary: Mapping[str, Any], known: bool) -> list[TableView]:
             live=True,
         ),
         TableView(
-            title="What was looked at and not done", head=("reason", "times"), rows=plain_rows(rejected)
+            title="Moves that were examined and not made", head=("reason", "times"), rows=plain_rows(rejected)
         ),
         TableView(
             title="With other numbers of brokers",

@@ -278,7 +278,7 @@ def with_missing(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "brokers": row["brokers"] + len(missing),
             }
             row["because"] = (
-                f"{names} has no sample in this time, and did not say that it stopped: its load is not known"
+                f"{names} has no sample in this time, and no record of a stop: its load is unknown"
             )
         found.append(row)
     return found

@@ -75,7 +75,7 @@ def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> ReportPage:
             (f"{len(there):,}", "subscriptions"),
             (f"{sum(row['status'] in WARNING for row in there):,}", "in trouble now"),
             (f"{summary['lag_messages']:,}", "unread messages"),
-            ("–" if share is None else f"{100 * share:.2f} %", "of the known time fine"),
+            ("–" if share is None else f"{100 * share:.2f} %", "of the sampled time fine"),
             (f"{summary['newly_lost_messages']:,}", "messages lost"),
         ],
         steps=next_steps(whole, report),

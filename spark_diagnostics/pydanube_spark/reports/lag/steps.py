@@ -16,7 +16,7 @@ from pydanube_spark.reports.pages.time_texts import age_text
 
 _MOST: Final = 5
 _STUCK: Final = {
-    StuckReason.NO_MEMBER: "{lag} and no consumer for {since}: start one, or delete the subscription if nobody will read it",
+    StuckReason.NO_MEMBER: "{lag} and no consumer for {since}: start one, or delete the subscription if it is no longer needed",
     StuckReason.POISON: "the message at offset {next_unacked} fails again and again: look at it, skip it, or set a dead-letter topic",
     StuckReason.HEAD_OF_LINE: "the message at offset {next_unacked} is not answered while those behind it are: look at the consumer that holds it",
     StuckReason.NOTHING_IN_FLIGHT: "{consumers}: look at their processes",
@@ -24,7 +24,7 @@ _STUCK: Final = {
     StuckReason.NO_ACK: "consumers hold {in_flight} and have answered none for {since}: look at their processes",
 }
 _STATUS: Final = {
-    LagStatus.DATA_LOST: "retention deleted {lost} before anybody read: let it wait for cursors, or give it more time",
+    LagStatus.DATA_LOST: "retention deleted {lost} before they were read: let it wait for cursors, or give it more time",
     LagStatus.AT_RISK: "retention takes the oldest unread message in {headroom}: give it more time, or read faster",
     LagStatus.FALLING_BEHIND: "{produced} messages a second come, {consumed} are read: add consumers or partitions",
     LagStatus.SLOW: "{lag}, and no end in sight within an hour: add consumers or partitions",

@@ -44,7 +44,7 @@ class EtcdAddress:
         hosts, _, path = rest.partition("/")
         if "@" in rest:  # also after a slash, because passwords may contain one
             raise InvalidArgument(
-                "metadata.url holds a user or a password, which everybody could read in the list of processes: set "
+                "metadata.url holds a user or a password, which other users could read in the list of processes: set "
                 "DANUBE_METADATA__USER and DANUBE_METADATA__PASSWORD in the environment and write the URL as "
                 f"{_EXAMPLE}",
                 field="metadata.url",
@@ -81,13 +81,13 @@ class EtcdOptions:
         if (self.user is None) != (self.password is None):
             missing = "password" if self.password is None else "user"
             raise InvalidArgument(
-                f"etcd wants a user and a password together; DANUBE_METADATA__{missing.upper()} is not set",
+                f"etcd wants a user and a password together: DANUBE_METADATA__{missing.upper()} is not set",
                 field=f"metadata.{missing}",
             )
         if (self.cert is None) != (self.key is None):
             missing = "key" if self.key is None else "cert"
             raise InvalidArgument(
-                f"metadata.cert and metadata.key belong together; metadata.{missing} is not set",
+                f"metadata.cert and metadata.key belong together: metadata.{missing} is not set",
                 field=f"metadata.{missing}",
             )
 
@@ -120,5 +120,5 @@ def _prefix(text: str | None) -> str:
 
 def _invalid_url(url: str, rule: str) -> InvalidArgument:
     return InvalidArgument(
-        f"metadata {url!r}: {rule}; an example: {_EXAMPLE}", field="metadata.url", value=url, rule=rule
+        f"metadata {url!r}: {rule}. An example: {_EXAMPLE}", field="metadata.url", value=url, rule=rule
     )

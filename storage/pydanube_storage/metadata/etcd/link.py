@@ -62,7 +62,7 @@ CHANNEL_OPTIONS: Final = (
 # Without a leader the member ends our streams instead of staying silent
 _REQUIRE_LEADER: Final = ("hasleader", "true")
 
-assert _PING_S + _PING_ANSWER_S < 10, "a watch that hears nothing is noticed within 10 s"
+assert _PING_S + _PING_ANSWER_S < 10, "a watch that gets nothing is noticed within 10 s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +331,7 @@ class EtcdLink:
         said = "; ".join(f"{address}: {why}" for address, why in faults.items()) or "no member was reached"
         hint = "check `[metadata] url` and that etcd runs (etcdctl endpoint health)"
         hint += (
-            ", and `[metadata] ca, cert, key`" if self._options.secure else "; etcds:// where it wants TLS"
+            ", and `[metadata] ca, cert, key`" if self._options.secure else ", and `etcds://` if it wants TLS"
         )
         error = MetadataUnavailable(
             f"etcd does not answer within {timeout_s:g} s: {said}; {hint}",
@@ -383,7 +383,7 @@ def _read(path: Path | None, name: str) -> bytes | None:
         return path.read_bytes()
     except OSError as error:
         raise InvalidArgument(
-            f"metadata.{name}: {path} cannot be read ({error.strerror}); name a PEM file that this user may read",
+            f"metadata.{name}: {path} cannot be read ({error.strerror}). Name a PEM file that this user may read",
             field=f"metadata.{name}",
             value=str(path),
         ) from error

@@ -169,5 +169,5 @@ class Messages:
         raise AssertionError("etcd refused a transaction all of whose guards hold")
 
     def _text(self, key: bytes) -> str:
-        assert key.startswith(self._prefix), "etcd answers for the keys that were asked for"
+        assert key.startswith(self._prefix), "etcd answers with the keys that were wanted"
         return key[len(self._prefix) :].decode()

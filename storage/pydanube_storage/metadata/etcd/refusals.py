@@ -99,7 +99,7 @@ def judge(error: BaseException) -> Exception:
         return error
     status, text = error.code(), (error.details() or "")[:_LONGEST_REASON]
     if any(each in text for each in _STALE_TOKEN):
-        return Refused("wants us to authenticate anew", seen=Seen.NO, stale_token=True)
+        return Refused("wants us to authenticate again", seen=Seen.NO, stale_token=True)
     if _NO_AUTHENTICATION in text:
         return Refused(text, seen=Seen.NO, no_authentication=True)
     if _NO_LEASE in text:
