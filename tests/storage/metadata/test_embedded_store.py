@@ -267,7 +267,7 @@ async def test_disk_error_stops_writing_until_opened_again(path: Path) -> None:
             await store.run_step(fail, writes=True)
         assert caught.value.details["outcome"] == "unknown"
         assert caught.value.details["reason"] == "SQLITE_IOERR_FSYNC"
-        with pytest.raises(StoreUnavailable, match="start the broker again"):
+        with pytest.raises(StoreUnavailable, match="Start the broker again"):
             await store.transact([Put("/b", b"")])
         assert await store.get("/a") is not None
         assert store.statistics().failed is True

@@ -239,7 +239,7 @@ async def test_transaction_at_every_limit_is_carried_out(store: MetadataStore) -
     await store.transact([Put("/" + "k" * 2047, bytes(MAX_VALUE_BYTES))])
     filling = MAX_TRANSACTION_BYTES - MAX_VALUE_BYTES - 2 * (64 + 2)
     await store.transact([Put("/a", bytes(MAX_VALUE_BYTES)), Put("/b", bytes(filling))])
-    with pytest.raises(InvalidArgument, match="split it"):
+    with pytest.raises(InvalidArgument, match="Split it"):
         await store.transact([Put("/a", bytes(MAX_VALUE_BYTES)), Put("/b", bytes(filling + 1))])
     assert "/" + "k" * 2047 in await keys(store, "/k")
 
