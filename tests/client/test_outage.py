@@ -140,7 +140,7 @@ async def test_a_new_reason_is_told_too(
     await _told(caplog, 1)
     for reason in ("refused", "it is gone", "it is gone"):
         waiter.begin("t", "http://b", reason)
-    assert [record.getMessage().split(": ")[1].split(";")[0] for record in caplog.records] == [
+    assert [record.getMessage().split(": ")[1].split(". ")[0] for record in caplog.records] == [
         "refused",
         "it is gone",
     ]
