@@ -157,11 +157,7 @@ async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
 
 def refusal(question: Question, answer: Answer, by_a_person: Mapping[str, Any]) -> PermissionDenied:
     """Return the refusal. If the question reached no person, it holds the command for one to run."""
-    why = (
-        "the person did not agree"
-        if answer is Answer.NO
-        else "the question to the person was not answered"
-    )
+    why = "the person did not agree" if answer is Answer.NO else "the question to the person was not answered"
     return PermissionDenied(
         f"{why}. Nothing was changed. Do not try again without a new order from your user",
         field=_FIELD,

@@ -50,7 +50,7 @@ def own_rounds(
     store: ObjectStore, cluster: str, *, broker_id: str, start_ms: int, end_ms: int, most: int
 ) -> list[dict[str, Any]]:
     """Return a broker's rows of itself in `[start_ms, end_ms)`, the newest first, `most` at most."""
-    asked = {"broker_id": broker_id, "start_ms": start_ms, "end_ms": end_ms}
+    asked: Mapping[str, Any] = {"broker_id": broker_id, "start_ms": start_ms, "end_ms": end_ms}
     rounds, _ = newest_rows(store, cluster, BROKERS, most=most, **asked)
     every = (dict(zip(BROKERS.names, row, strict=True)) for row in rounds)
     return [
