@@ -546,7 +546,7 @@ class Broker(BrokerParts):
         self.health.draining = True
         self.registry.ownership.look_again()
         log.info("broker_draining", extra={"grace_s": grace_s})
-        error = Draining("the broker is shutting down; connect again in a moment", retry_after_ms=500)
+        error = Draining("the broker is shutting down. Connect again in a moment", retry_after_ms=500)
         with anyio.move_on_after(grace_s):
             await self._settled()
             self.engine.cursors.flush()

@@ -76,7 +76,7 @@ class _Call:
             connection.request(request.method, target, body=request.body, headers=dict(request.headers))
             with contextlib.closing(connection.getresponse()) as answer:
                 if not 200 <= answer.status < 300:
-                    moved = "; redirects are not followed" if 300 <= answer.status < 400 else ""
+                    moved = ", and redirects are not followed" if 300 <= answer.status < 400 else ""
                     raise Unavailable(f"{request.setting}: the answer is {answer.status}{moved}")
                 body = answer.read(request.most_bytes + 1)
         if len(body) > request.most_bytes:

@@ -129,7 +129,7 @@ class Unpacker:
 
 def too_large(size: int, limit: int) -> WireError:
     return WireError(
-        GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes or more; at most {limit} bytes are taken"
+        GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes or more. At most {limit} bytes are taken"
     )
 
 

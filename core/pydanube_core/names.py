@@ -23,7 +23,7 @@ MAX_CLIENT_NAME_CHARS: Final = 256
 
 _PART: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _PARTITION: Final = re.compile(r"(?P<base>.+)-part-(?P<index>0|[1-9][0-9]{0,5})\Z")
-_RULE: Final = "use /namespace/topic; each part 1-128 letters, digits, '_' or '-'"
+_RULE: Final = "use /namespace/topic, each part 1-128 letters, digits, '_' or '-'"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -121,11 +121,11 @@ def check_quota(kind: str, given: Mapping[str, Any], *, field: str) -> None:
     for key, value in given.items():
         if key not in known:
             raise InvalidArgument(
-                f"a {kind} has no quota {key!r}; use {', '.join(known)}", field=f"{field}.{key}", value=value
+                f"a {kind} has no quota {key!r}. Use {', '.join(known)}", field=f"{field}.{key}", value=value
             )
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
             raise InvalidArgument(
-                f"{key}: {value!r} is not a count; give 0 (no limit) or more",
+                f"{key}: {value!r} is not a count. Give 0 (no limit) or more",
                 field=f"{field}.{key}",
                 value=value,
             )

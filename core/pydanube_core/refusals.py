@@ -160,7 +160,7 @@ def no_subscription(topic: object, subscription: str, existing: Iterable[str]) -
 
 def topic_taken(topic: str) -> AlreadyExists:
     return AlreadyExists(
-        f"the topic {topic} exists already; choose another name, or use it as it is",
+        f"the topic {topic} exists already. Choose another name, or use it as it is",
         field="topic",
         value=topic,
         topic=topic,
@@ -183,7 +183,7 @@ def subscription_taken(topic: str, subscription: str) -> AlreadyExists:
 def single_partition(topic: str) -> InvalidArgument:
     """Return the error for an operation on a single partition. Its first words are the original's, which its tests expect."""
     return InvalidArgument(
-        f"Cannot delete individual partition {topic}: the partitions of a topic go together; delete "
+        f"Cannot delete individual partition {topic}: the partitions of a topic go together. Delete "
         f"{TopicName.parse(topic).base}",
         field="topic",
         value=topic,
@@ -192,7 +192,7 @@ def single_partition(topic: str) -> InvalidArgument:
 
 def policies_of_a_partition(topic: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{topic} is a partition; policies are set on {TopicName.parse(topic).base}, for all of its partitions",
+        f"{topic} is a partition. Policies are set on {TopicName.parse(topic).base}, for all of its partitions",
         field="topic",
         value=topic,
     )

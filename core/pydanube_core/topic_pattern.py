@@ -13,7 +13,7 @@ from pydanube_core.names import DEFAULT_NAMESPACE, TopicName, check_namespace
 MAX_PATTERN_CHARS: Final = 256
 _GLOB: Final = re.compile(r"[A-Za-z0-9_\-*?\[\]!]+\Z")
 _RULE: Final = (
-    "letters, digits, '_', '-' and the signs *, ? and […]; before them /namespace/, if it is not `default`"
+    "letters, digits, '_', '-' and the signs *, ? and […], behind /namespace/ if it is not `default`"
 )
 
 

@@ -31,7 +31,7 @@ def parse_duration_s(text: str | float, *, field: str) -> float:
     match = _DURATION.match(str(text))
     if match is None or float(match[1]) * _SECONDS[match[2] or "s"] > _LONGEST_S:
         raise InvalidArgument(
-            f"{field}: {text!r} is not a duration; write 90s, 5m, 24h or 100ms", field=field, value=text
+            f"{field}: {text!r} is not a duration. Write 90s, 5m, 24h or 100ms", field=field, value=text
         )
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
@@ -47,7 +47,7 @@ def parse_bytes(text: str | int, *, field: str) -> int:
     match = _SIZE.match(str(text))
     if match is None:
         raise InvalidArgument(
-            f"{field}: {text!r} is not a size; write 32MiB, 1GiB or a number of bytes",
+            f"{field}: {text!r} is not a size. Write 32MiB, 1GiB or a number of bytes",
             field=field,
             value=text,
         )

@@ -149,7 +149,7 @@ async def test_an_undo_that_meets_a_producer_takes_no_partition_away(
     monkeypatch.setattr(unused, "hold_topic", after_a_producer)
     error = await cluster.refused("changes.undo", call_id=done["call_id"])
     assert error.code == "CONFLICT"
-    assert "1 producer is on it; all partitions stay" in error.message
+    assert "1 producer is on it. All partitions stay" in error.message
     topics = cluster.broker.registry.known_parts(TopicName.parse("clicks"))
     assert [topic.closed for topic in topics] == [None] * 5
     part.producer_detached()

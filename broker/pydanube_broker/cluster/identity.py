@@ -13,7 +13,7 @@ IDENTITY: Final = "/cluster/identity"
 _SUPPORTED: Final = 2  # the highest format of metadata that this build reads
 # Builds of format 1 refuse a prefix whose identity has `released`, and put this into their sentence
 _TOO_OLD: Final = (
-    "(none: the metadata have format {}, which this build cannot read. Start the newer build; no broker)"
+    "(none: the metadata have format {}, which this build cannot read: start the newer build. No broker)"
 )
 
 

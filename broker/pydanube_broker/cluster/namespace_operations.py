@@ -87,7 +87,7 @@ class Namespaces:
             former = self._index.namespace(name)
             if not self._index.is_empty(name):
                 raise NamespaceNotEmpty(
-                    f"namespace {name} holds topics; delete them first", field="namespace", value=name
+                    f"namespace {name} holds topics. Delete them first", field="namespace", value=name
                 )
             if former.spec.stage is not Stage.DELETING:
                 _put(change, former, replace(former.spec, stage=Stage.DELETING))
@@ -95,7 +95,7 @@ class Namespaces:
         await self._records.change(mark)
         if not await self.settle(name):
             raise NamespaceNotEmpty(
-                f"namespace {name} got a topic meanwhile; delete it first", field="namespace", value=name
+                f"namespace {name} got a topic meanwhile. Delete it first", field="namespace", value=name
             )
 
     async def settle(self, name: str) -> bool:

@@ -65,7 +65,7 @@ class TopicSettings(JsonRecord):
         if is_reliable == (self.durability is Durability.MEMORY):
             allowed = "fsynced or stored" if is_reliable else "memory"
             raise InvalidArgument(
-                f"a {self.dispatch_strategy} topic cannot be {self.durability}; use {allowed}",
+                f"a {self.dispatch_strategy} topic cannot be {self.durability}. Use {allowed}",
                 field="durability",
                 value=str(self.durability),
             )

@@ -207,7 +207,7 @@ class RegistryIndex:
         """Return a topic that has a log. Raises `TopicNotFound`, with a hint for a partitioned parent."""
         found = self._topics.get(name)
         if found is None:
-            hint = f"; it has partitions: use {name.part(0)}" if name in self._partitioned else ""
+            hint = f". Use its partitions: {name.part(0)}" if name in self._partitioned else ""
             raise TopicNotFound(f"topic {name} does not exist{hint}", topic=str(name))
         return found
 
@@ -334,7 +334,7 @@ class RegistryIndex:
             raise Conflict(f"namespace {name.namespace} is being deleted", namespace=name.namespace)
         if name.base.partition is not None or (partitions and name.partition is not None):
             raise InvalidName(
-                f"{name}: a partition cannot have partitions; choose a name that does not end in -part-<number>",
+                f"{name}: a partition cannot have partitions. Choose a name that does not end in -part-<number>",
                 field="topic",
                 value=str(name),
             )

@@ -236,7 +236,7 @@ class LivePump:
             raise self.closed
         if terms.key_filters and self.type is not SubscriptionType.KEY_SHARED:
             raise InvalidArgument(
-                f"key_filters: a {self.type.value} subscription has none; subscribe as key-shared",
+                f"key_filters: a {self.type.value} subscription has none. Subscribe as key-shared",
                 field="key_filters",
                 value=list(terms.key_filters),
             )
@@ -244,7 +244,7 @@ class LivePump:
         if self.type is SubscriptionType.EXCLUSIVE and self._consumers and place is None:
             holder = self._consumers[0].name
             raise ConsumerBusy(
-                f"the exclusive subscription is held by consumer {holder!r}; disconnect it, use its name to take "
+                f"the exclusive subscription is held by consumer {holder!r}. Disconnect it, use its name to take "
                 "over, or subscribe as failover",
                 field="consumer",
                 value=name,

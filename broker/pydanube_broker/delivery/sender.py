@@ -141,7 +141,7 @@ class Sender:
         except Exception:
             log.exception("delivery_failed", extra={"subscription": self._pump.name})
             self._pump.give_up(
-                Internal(f"delivery of {self._topic.name} to {self._pump.name} failed; see the broker's log")
+                Internal(f"delivery of {self._topic.name} to {self._pump.name} failed. See the broker's log")
             )
             return False
 

@@ -182,7 +182,7 @@ class _Move:
             what = "another cluster" if identity is not None else "something else"
             raise ClusterMismatch(
                 f"{self._url} holds {what} ({page.items[0].key}). Nothing was changed. A lone broker is moved to a prefix of its own, "
-                "which is empty: choose another --metadata; other brokers join it there afterwards. Two clusters are not made one, as "
+                "which is empty: choose another --metadata. Other brokers join it there afterwards. Two clusters are not made one, as "
                 "both have given out the same ids: let its producers go to the other, and its consumers read here to the end",
                 field="metadata.url",
                 value=self._url,

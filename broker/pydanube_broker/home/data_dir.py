@@ -72,7 +72,7 @@ class DataDir:
             self.__exit__(None, None, None)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(
-                    f"the data directory {self.path} cannot be used: {error.strerror}; make room, or choose another with "
+                    f"the data directory {self.path} cannot be used: {error.strerror}. Make room, or choose another with "
                     "--data-dir",
                     path=str(self.path),
                 ) from error
@@ -181,7 +181,7 @@ class DataDir:
 def unusable(path: Path, error: OSError) -> InvalidArgument:
     why = "it is a file" if path.is_file() else error.strerror or error
     return InvalidArgument(
-        f"the data directory {path} cannot be used: {why}; choose another with --data-dir, or correct its permissions",
+        f"the data directory {path} cannot be used: {why}. Choose another with --data-dir, or correct its permissions",
         field="data.dir",
         value=str(path),
     )
@@ -222,7 +222,7 @@ def read_format(path: Path) -> int | None:
     if version > FORMAT_VERSION:
         raise FormatTooNew(
             f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: nothing was "
-            "touched; use the newer version of pydanube",
+            "touched. Use the newer version of pydanube",
             field="data.dir",
             value=str(path),
             format_version=version,

@@ -426,7 +426,7 @@ def _check_not_released(found: Identity, url: str, folder: Path) -> None:
     if found.released:
         raise _mismatch(
             f"{url} was released: broker {found.released} goes on alone, with all topics. Nothing was changed. Where that command was "
-            "interrupted, call danube cluster release for the directory of that broker again; for a new cluster choose a prefix that "
+            "interrupted, call danube cluster release for the directory of that broker again. For a new cluster choose a prefix that "
             "is empty",
             folder,
         )
@@ -436,7 +436,7 @@ def was_put_back(revision: int, seen: int) -> ClusterMismatch:
     """Return the error for an etcd that is older than the data directory has seen."""
     return ClusterMismatch(
         f"etcd was at revision {revision} after a broker had seen {seen}: it was restored from an older snapshot, and ids "
-        "would be given twice. Restore etcd from a snapshot that is no older; where there is none, let the cluster go on "
+        "would be given twice. Restore etcd from a snapshot that is no older. Where there is none, let the cluster go on "
         "with this one: stop all brokers, then danube cluster recover DATA_DIR --metadata URL for the directory of each",
         field="metadata.url",
         revision=revision,
@@ -454,7 +454,7 @@ def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> N
         return
     raise ClusterMismatch(
         f"{resident.named} is on {url}, and this data directory is a copy of that one, or was restored or moved. Nothing was "
-        "changed. Give a new broker an empty --data-dir; if that directory is gone for good and this one is to go on in its "
+        "changed. Give a new broker an empty --data-dir. If that directory is gone for good and this one is to go on in its "
         f"place: etcdctl del {_prefix_of(url)}{broker_key(int(resident.broker_id))}",
         field="metadata.url",
         value=url,

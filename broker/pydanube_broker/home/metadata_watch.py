@@ -98,7 +98,7 @@ def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
         return None
     return Fenced(
         f"{resident.named} has taken the place of this broker on {home.metadata}: this one takes nothing more "
-        "and ends. Its data directory is as it was; what only its journal holds is there alone",
+        "and ends. Its data directory is as it was, with all that only its journal holds",
         broker_id=resident.broker_id,
         data_dir=resident.data_dir,
     )

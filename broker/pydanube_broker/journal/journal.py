@@ -458,11 +458,11 @@ class Journal(StoredBatches):
 
     def _failed(self, error: OSError | ClusterError) -> None:
         why = (
-            f"met an I/O error ({error}): it is read-only until the broker is restarted. What was not acknowledged may or "
-            "may not be stored; check the disk before the restart"
+            f"met an I/O error ({error}): it is read-only until the broker is restarted. Messages that were not acknowledged may or "
+            "may not be stored. Check the disk before the restart"
         )
         if isinstance(error, ClusterError):
-            why = f"takes nothing more ({error.message}). What was not acknowledged may or may not be stored"
+            why = f"takes nothing more ({error.message}). Messages that were not acknowledged may or may not be stored"
         self.read_only = JournalReadOnly(
             f"the journal in {self.folder} {why}",
             outcome="unknown",

@@ -100,7 +100,7 @@ def _open_segment(path: Path, disk: Disk) -> SegmentFile:
         raise unreadable(path, 0, error) from error
     if header is None:
         raise CorruptJournal(
-            f"journal segment {path.name}: its first 64 bytes are damaged; restore the file from a backup",
+            f"journal segment {path.name}: its first 64 bytes are damaged. Restore the file from a backup",
             segment=path.name,
             offset=0,
         )
@@ -119,7 +119,7 @@ def _open_segment(path: Path, disk: Disk) -> SegmentFile:
     if actual < size:
         raise CorruptJournal(
             f"journal segment {path.name} has {actual} bytes and was made with {size}: it has been cut, and "
-            "acknowledged messages may have been cut off. Restore the file from a backup; to go on with what is "
+            "acknowledged messages may have been cut off. Restore the file from a backup. To go on with what is "
             f"left of it: truncate -s {size} {path}",
             segment=path.name,
             offset=actual,

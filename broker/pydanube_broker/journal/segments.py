@@ -262,7 +262,7 @@ class SegmentFiles:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             # Not a lack of space: the folder may be missing, or the file system read-only.
             return Unavailable(
-                f"the journal in {self.folder} cannot grow: {error}. No message is stored until it can; it is tried again by itself. "
+                f"the journal in {self.folder} cannot grow: {error}. No message is stored until then. The broker tries again without help. "
                 "See that the folder is there and can be written",
                 field="data.dir",
                 value=str(self.folder),
@@ -272,8 +272,8 @@ class SegmentFiles:
             )
         return DiskFull(
             f"the journal in {self.folder} cannot grow (no space left): a segment takes {self.segment_bytes} bytes, "
-            f"{'an unknown number' if free is None else free} are free. No message is stored until then; free space and it "
-            "goes on by itself",
+            f"{'an unknown number' if free is None else free} are free. No message is stored until then. Free space and it "
+            "goes on without help",
             field="data.dir",
             value=str(self.folder),
             free_bytes=free,

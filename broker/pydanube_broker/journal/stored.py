@@ -201,7 +201,7 @@ class StoredBatches:
                 if item < end:
                     raise CorruptJournal(
                         f"journal segment {segment.path.name} is damaged at byte {item - segment.base} "
-                        f"(LSN {item}); restore the file from a backup",
+                        f"(LSN {item}). Restore the file from a backup",
                         segment=segment.path.name,
                         offset=item - segment.base,
                         lsn=item,

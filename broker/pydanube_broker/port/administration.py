@@ -71,7 +71,7 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
             extra={
                 "path": str(file),
                 "error": str(error),
-                "remedy": "correct it, or name another file in admin.audit_key; until then the key ends with this "
+                "remedy": "correct it, or name another file in admin.audit_key. Until then the key ends with this "
                 "process",
             },
         )

@@ -80,7 +80,7 @@ class BrokersPart:
             Reason(
                 code="OWNER_DOWN",
                 message=f"broker {broker_id} is not registered, and {topics} topics wait for it: start it again on its data "
-                "directory, and nothing of them is lost; if that is gone for good: danube brokers remove",
+                "directory, and nothing of them is lost. If that is gone for good: danube brokers remove",
             )
             for broker_id, topics in sorted(ownership.coordinator.absent_owners().items())
             if topics
@@ -89,7 +89,7 @@ class BrokersPart:
             found.append(
                 Reason(
                     code="NO_LEADER",
-                    message="no broker leads the cluster now: one does within seconds of the lease's end; topics that "
+                    message="no broker leads the cluster now: one does within seconds of the lease's end. Topics that "
                     "nobody owns wait for it",
                 )
             )

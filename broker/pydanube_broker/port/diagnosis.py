@@ -209,7 +209,7 @@ class DiagnosisPart(SubscriptionsPart):
             named = [session for session in sessions if session.name == producer]
             if not named:
                 raise InvalidArgument(
-                    f"{subject['topic']} knows no producer {producer!r}; names are kept for the last 1000 sessions",
+                    f"{subject['topic']} has no producer {producer!r}. Names are kept for the last 1000 sessions",
                     field="producer",
                     value=producer,
                     existing=sorted({session.name for session in sessions})[:SHOWN_NAMES],

@@ -66,7 +66,7 @@ class SessionsPart:
         return found
 
     async def disconnect(self, session_id: str) -> bool:
-        error = Unavailable("an administrator ended this connection; connect again", retry_after_ms=1000)
+        error = Unavailable("an administrator ended this connection. Connect again", retry_after_ms=1000)
         for topic in self._broker.registry.topics:
             for number, _, _, producer in topic.gate.attached():
                 if str(number) == session_id:

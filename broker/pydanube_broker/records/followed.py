@@ -225,7 +225,7 @@ class Records:
             return revision
         self.unsettled |= keys
         raise MetadataUnavailable(
-            f"the metadata store has not answered for {STORE_S:.0f} s; the change may have happened",
+            f"the metadata store has not answered for {STORE_S:.0f} s. The change may have happened",
             outcome="unknown",
         )
 

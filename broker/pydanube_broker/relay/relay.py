@@ -273,7 +273,7 @@ class Relay:
 
     def end_streams(self) -> None:
         """End the relayed streams as retryable."""
-        error = Unavailable("this broker leaves; look the topic up again", retry_after_ms=200)
+        error = Unavailable("this broker leaves. Look the topic up again", retry_after_ms=200)
         for relayed in list(self._open):
             relayed.call.fail(error)
 

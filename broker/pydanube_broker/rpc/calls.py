@@ -45,7 +45,7 @@ def unexpected(path: str, error: Exception, event: str) -> ClusterError:
         return InvalidArgument(f"the bytes are no request of {path}", method=path)
     log.error(event, exc_info=error, extra={"event": event, "method": path})
     what = "stream" if event == "stream_failed" else "call"
-    return Internal(f"the broker failed on this {what}; see its log", method=path)
+    return Internal(f"the broker failed on this {what}. See its log", method=path)
 
 
 class Call:

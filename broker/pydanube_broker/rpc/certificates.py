@@ -81,7 +81,7 @@ class Certificates:
             why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
             with_key = f" with {files.key}" if name == "tls.cert" else ""
             raise InvalidArgument(
-                f"{name}: {path}{with_key} cannot be used ({why}); give PEM files that belong together and that this "
+                f"{name}: {path}{with_key} cannot be used ({why}). Give PEM files that belong together and that this "
                 "process may read, or make some with `danube tls init`",
                 field=name,
                 value=str(path),
@@ -131,7 +131,7 @@ def _credentials(files: CertificateFiles) -> tuple[Credential, ...]:
 
 def _no_password() -> str:
     """Fail for an encrypted key, because OpenSSL would prompt on the terminal."""
-    raise ValueError("the key is encrypted; a broker has nobody to ask for its password")
+    raise ValueError("the key is encrypted. A broker cannot enter its password")
 
 
 class PortCertificates:

@@ -40,7 +40,7 @@ class _Server(uvicorn.Server):
         try:
             await super().startup(sockets if self._context is None else [])
         except SystemExit as error:  # uvicorn's report of a failed start
-            raise RuntimeError("the application on the HTTP port did not start; the log says why") from error
+            raise RuntimeError("the application on the HTTP port did not start. The log says why") from error
         if self._context is not None:
             self._door = TlsDoor(
                 sockets[0],

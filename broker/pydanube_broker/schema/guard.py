@@ -169,7 +169,7 @@ class SchemaGuard:
             text += f", this one names {named}"
         else:
             existing = [record.version for record in index.versions(schema_id)]
-            text = f"subject {binding.subject!r} has no version {version}; there are {existing or 'none'}"
+            text = f"subject {binding.subject!r} has no version {version}. There are {existing or 'none'}"
         of_version = schema_id == binding.schema_id
         return SchemaMismatch(
             text,

@@ -97,7 +97,7 @@ class SchemaIndex:
         hint = (
             f"; did you mean {' or '.join(map(repr, close))}?"
             if close
-            else "; register a schema for it first"
+            else ". Register a schema for it first"
         )
         shown = subject[:200].encode("utf-8", "replace").decode()
         raise _suggesting_the_list(

@@ -480,7 +480,7 @@ class SchemaRegistry:
             return await self.records.change(decide, attempts=_ATTEMPTS)
         except GuardFailed as error:
             raise Conflict(
-                f"subject {subject!r} is being changed by others all the time; try again",
+                f"subject {subject!r} is being changed by others all the time. Try again",
                 field="subject",
                 value=subject,
                 retry_after_ms=200,

@@ -28,7 +28,7 @@ class Turns:
         lock, waiting = self.locks.setdefault(subject, (anyio.Lock(), []))
         if len(waiting) >= MAX_WAITING:
             raise Overloaded(
-                f"{MAX_WAITING} changes of subject {subject!r} wait already; try again", retry_after_ms=1_000
+                f"{MAX_WAITING} changes of subject {subject!r} wait already. Try again", retry_after_ms=1_000
             )
         waiting.append(None)
         try:

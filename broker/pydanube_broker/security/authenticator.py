@@ -126,7 +126,7 @@ class Authenticator:
     def check(self, identity: Identity) -> None:
         """Check that the credential is still valid. Raises `Unauthenticated`. Cheap, because every call does it."""
         if identity.expires_at_s is not None and time.time() >= identity.expires_at_s:
-            raise Unauthenticated("the token has expired; get a new one", method=identity.method)
+            raise Unauthenticated("the token has expired. Get a new one", method=identity.method)
         if identity.method == "token":
             if identity.credential not in self._access_records.tokens:
                 raise Unauthenticated("the token was revoked. Get another from an admin")

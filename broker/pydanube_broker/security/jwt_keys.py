@@ -229,7 +229,7 @@ class JwtVerifier:
         if known is None:
             known = self._known[digest] = self._verify(text)
         if known.expires_at_s is not None and self._now_s() >= known.expires_at_s:
-            raise Unauthenticated("the token has expired; get a new one where you got it")
+            raise Unauthenticated("the token has expired. Get a new one where you got it")
         return known
 
     def _verify(self, text: str) -> Identity:
@@ -286,9 +286,9 @@ class JwtVerifier:
         if not all(_is_time(each) for each in (end, begin, 0 if issued is None else issued)):
             raise Unauthenticated("the token's exp, nbf and iat are numbers")
         if now >= end + leeway:
-            raise Unauthenticated("the token has expired; get a new one where you got it")
+            raise Unauthenticated("the token has expired. Get a new one where you got it")
         if now < begin - leeway:
-            raise Unauthenticated("the token is not valid yet; look at the clocks of both machines")
+            raise Unauthenticated("the token is not valid yet. Look at the clocks of both machines")
         # The original's tokens name their owner so. `sub` is always present.
         name, kind = claims.get("principal_name") or claims["sub"], claims.get("principal_type", "user")
         if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= 256):

@@ -144,7 +144,7 @@ class ConsumeStream:
             self._fail(error)
         except Exception:
             log.exception("answer_failed")
-            self._fail(Internal("the broker could not take the consumer's answer; see its log"))
+            self._fail(Internal("the broker could not take the consumer's answer. See its log"))
         finally:
             if not self.closed and self._unread < MAX_UNREAD_ANSWERS:
                 self._reply.resume_reading()
@@ -248,7 +248,7 @@ class ConsumeStream:
             self.confirmed(number, error)
         except Exception:
             log.exception("seek_failed", extra={"topic": topic.name})
-            self.confirmed(number, Internal("the broker could not move the cursor; see its log"))
+            self.confirmed(number, Internal("the broker could not move the cursor. See its log"))
         finally:
             if not self.closed and self._unread < MAX_UNREAD_ANSWERS:
                 self._reply.resume_reading()
@@ -273,7 +273,7 @@ class ConsumeStream:
             return
         except Exception:
             log.exception("open_consumer_failed")
-            self._fail(Internal("the broker could not open the consumer; see its log"))
+            self._fail(Internal("the broker could not open the consumer. See its log"))
             return
         self._reply.resume_reading()
         early, self._early = self._early, []

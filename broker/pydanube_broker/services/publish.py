@@ -155,7 +155,7 @@ class PublishStream:
             self._not_opened(request.topic, error)
         except Exception:
             log.exception("open_producer_failed")
-            self._fail(Internal("the broker could not open the producer; see its log"))
+            self._fail(Internal("the broker could not open the producer. See its log"))
 
     def _not_opened(self, name: str, error: ClusterError) -> None:
         """Count the refusal of a producer like that of a batch, but only for existing topics."""
@@ -242,7 +242,7 @@ class PublishStream:
             refused = error
         except Exception:
             log.exception("schema_check_failed", extra={"topic": topic.name})
-            refused = Internal("the broker failed to check the batch against its schema; see its log")
+            refused = Internal("the broker failed to check the batch against its schema. See its log")
         self._checking = False
         if self.closed:
             return

@@ -96,7 +96,7 @@ async def match(access: TopicAccess, data: bytes) -> bytes:
         )
     if (globs := sum(is_glob(text) for text in request.patterns)) > _MOST_GLOBS:
         raise InvalidArgument(
-            f"{globs} patterns with *, ? or [: at most {_MOST_GLOBS} are taken; write one that covers several",
+            f"{globs} patterns with *, ? or [: at most {_MOST_GLOBS} are taken. Write one that covers several",
             field="patterns",
             value=globs,
         )

@@ -406,7 +406,7 @@ class Administration(ABC):
         named = changes.get("dead_letter_topic")
         if named and self._registry.catalog.index.find_namespace(TopicName.parse(named).namespace) is None:
             raise InvalidArgument(
-                f"dead_letter_topic: the namespace of {named} does not exist; create it first, or name another topic",
+                f"dead_letter_topic: the namespace of {named} does not exist. Create it first, or name another topic",
                 field="dead_letter_topic",
                 value=named,
             )

@@ -471,7 +471,7 @@ class Registry:
                 if topic is not None and topic.closed is None:
                     topic.closed = StoreUnavailable(
                         f"nobody knows yet whether {record.name} was deleted: the metadata store has not answered. "
-                        "This batch was not stored; publishing resumes without help",
+                        "This batch was not stored. Publishing resumes without help",
                         topic=record.name,
                         retry_after_ms=1000,
                     )
@@ -569,7 +569,7 @@ class Registry:
                 return pump
         if start_given:
             raise InvalidArgument(
-                f"subscription {name} of {topic.name} exists; a start position counts for a new one only. Move it "
+                f"subscription {name} of {topic.name} exists. A start position counts for a new one only. Move it "
                 "with `danube subscriptions seek`, or leave the position out",
                 field="start",
                 value=str(start),

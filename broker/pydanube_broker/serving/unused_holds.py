@@ -181,7 +181,7 @@ def check_never_written(topic: Topic) -> None:
     if messages or producers:
         raise Conflict(
             f"{topic.name} is in use by now: {counted(messages, 'message was', 'messages were')} written to it, and "
-            f"{counted(producers, 'producer is', 'producers are')} on it; all partitions stay",
+            f"{counted(producers, 'producer is', 'producers are')} on it. All partitions stay",
             topic=topic.name,
             retryable=False,
         )

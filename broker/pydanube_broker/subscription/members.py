@@ -86,7 +86,7 @@ class Members:
         if self._type is SubscriptionType.EXCLUSIVE and self.consumers and old is None:
             busy = next(iter(self.consumers)).name
             raise ConsumerBusy(
-                f"the exclusive subscription is held by consumer {busy!r}; disconnect it, use its name to take "
+                f"the exclusive subscription is held by consumer {busy!r}. Disconnect it, use its name to take "
                 f"over, or subscribe as failover",
                 field="consumer",
                 value=name,
@@ -209,7 +209,7 @@ class Members:
         """
         if messages < 0 or size_bytes < 0:
             raise InvalidArgument(
-                "credit is added, never taken away; give 0 or more", field="messages", value=messages
+                "credit is added, never taken away. Give 0 or more", field="messages", value=messages
             )
         consumer = self.find(consumer_id)
         if consumer is not None:

@@ -51,13 +51,13 @@ class FailurePolicy:
         for name, least in COUNTS.items():
             if getattr(self, name) < least:
                 raise InvalidArgument(
-                    f"{name}: {getattr(self, name)} is below {least}; give {least} or more",
+                    f"{name}: {getattr(self, name)} is below {least}. Give {least} or more",
                     field=name,
                     value=getattr(self, name),
                 )
         if not 0.0 <= self.jitter <= 1.0:
             raise InvalidArgument(
-                f"jitter: {self.jitter} is not a share; give 0 to 1", field="jitter", value=self.jitter
+                f"jitter: {self.jitter} is not a share. Give 0 to 1", field="jitter", value=self.jitter
             )
 
     def policy_delay_ms(self, failures: int) -> int:

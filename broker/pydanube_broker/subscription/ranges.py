@@ -36,7 +36,7 @@ def check_ranges(ranges: Sequence[Range]) -> None:
     for start, end in ranges:
         if not 0 <= start < end:
             raise InvalidArgument(
-                f"ranges: [{start}, {end}) is not a range of offsets; start is >= 0 and below end",
+                f"ranges: [{start}, {end}) is not a range of offsets: start is >= 0 and below end",
                 field="ranges",
                 value=[start, end],
             )

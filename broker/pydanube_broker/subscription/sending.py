@@ -429,7 +429,7 @@ class Sending:
     ) -> None:
         """Store the keys of held messages, which were read again for their keys."""
         if keys is None:
-            raise InvalidArgument("keys: key filters are in use; give the key of every message", field="keys")
+            raise InvalidArgument("keys: key filters are in use. Give the key of every message", field="keys")
         at = 0
         for start, end in ranges:
             for chunk, mask in self.window.chunks.locate([(start, end)]).items():

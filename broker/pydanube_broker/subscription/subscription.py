@@ -270,7 +270,7 @@ class Subscription:
         """
         if not 0 <= offset <= self.sending.end:
             raise InvalidArgument(
-                f"offset: {offset} is not in the topic; give 0 to {self.sending.end}",
+                f"offset: {offset} is not in the topic. Give 0 to {self.sending.end}",
                 field="offset",
                 value=offset,
             )

@@ -69,7 +69,7 @@ class SubscriptionPolicy:
         for name in stored:
             if name not in POLICY_NAMES:
                 raise InvalidArgument(
-                    f"a failure policy has no {name!r}; use {', '.join(POLICY_NAMES)}",
+                    f"a failure policy has no {name!r}. Use {', '.join(POLICY_NAMES)}",
                     field=name,
                     value=stored[name],
                 )
@@ -78,7 +78,7 @@ class SubscriptionPolicy:
             value = fields.get(name, least)
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
                 raise InvalidArgument(
-                    f"{name}: {value!r} is not a count; give {least} to {MAX_COUNT}", field=name, value=value
+                    f"{name}: {value!r} is not a count. Give {least} to {MAX_COUNT}", field=name, value=value
                 )
         topic = fields.pop(DEAD_LETTER_TOPIC, None)
         for name, kind in _WORDS.items():
@@ -108,7 +108,7 @@ class SubscriptionPolicy:
         if target == topic or target.base == topic.base:
             raise InvalidArgument(
                 f"dead_letter_topic: {target} is the topic itself, its dead letters would be delivered again and "
-                "again; name another topic",
+                "again. Name another topic",
                 field=DEAD_LETTER_TOPIC,
                 value=str(target),
             )

@@ -47,7 +47,7 @@ class ConsumerTerms:
             value = getattr(self, field)
             if value is not None and value < 0:
                 raise InvalidArgument(
-                    f"{field}: {value} is negative; give 0 or more", field=field, value=value
+                    f"{field}: {value} is negative. Give 0 or more", field=field, value=value
                 )
         if self.window_messages is not None and self.window_messages < 1:
             raise InvalidArgument(

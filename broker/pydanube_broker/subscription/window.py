@@ -622,7 +622,7 @@ class Window:
 
 def _not_delivered(offset: int, consumer: Consumer) -> NotDelivered:
     return NotDelivered(
-        f"offset {offset} was never delivered to consumer {consumer.name!r}; acknowledge only what arrived",
+        f"offset {offset} was never delivered to consumer {consumer.name!r}. Acknowledge only what arrived",
         field="ranges",
         value=offset,
         offset=offset,

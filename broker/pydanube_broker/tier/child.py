@@ -152,7 +152,7 @@ class TierChild:
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(
-                    ChildDied("the tier's process ended; it is started again", retry_after_ms=500)
+                    ChildDied("the tier's process ended. It is started again", retry_after_ms=500)
                 )
 
     async def _stop(self) -> None:

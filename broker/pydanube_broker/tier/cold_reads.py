@@ -248,7 +248,7 @@ class ColdReads:
                 # Objects cover the tiered offsets without a gap: this is a loss, and no hole to skip silently.
                 raise ObjectMissing(
                     f"no object of the cold tier holds offsets {offset} to {end} of {topic.name}: see `danube objects "
-                    "verify`, and restore the metadata from a backup; to go on behind them, seek there",
+                    "verify`, and restore the metadata from a backup. To go on behind them, seek there",
                     topic=topic.name,
                     offset=offset,
                     end=end,

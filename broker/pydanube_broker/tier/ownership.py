@@ -119,7 +119,7 @@ def refusal(verdict: StoreOwnership, mark: OwnerMark, url: str) -> StoreOwned:
     why = (
         "this data directory is a copy of that one, or was moved"
         if verdict is StoreOwnership.OTHER
-        else "this data directory is older than that, like a restored backup; the newer objects are kept"
+        else "this data directory is older than that, like a restored backup. The newer objects are kept"
     )
     return StoreOwned(
         f"the objects in {url} belong to {mark.named}: {why}. If that broker is gone for good, start with "

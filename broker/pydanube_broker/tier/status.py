@@ -33,7 +33,7 @@ def reasons_of(tier: Tier) -> tuple[Reason, ...]:
             Reason(
                 code="TIER_STORE_UNAVAILABLE",
                 message=f"the object store {tier.options.url} has not answered for {waiting_s:.0f} s: check the disk "
-                "or the network behind it; the broker goes on when it does",
+                "or the network behind it. The broker goes on when it does",
             )
         )
     too_large = next((error for error in errors if isinstance(error, DiskFull)), None)

@@ -124,7 +124,7 @@ class TierWork:
                 remedy = "free space there" if full else "check the disk behind it"
                 raise StoreUnavailable(
                     f"the object {arguments['key']} could not be written to {self._store.spool} on its way to "
-                    f"{self._store.url} ({cause}): {remedy}; it is tried again",
+                    f"{self._store.url} ({cause}): {remedy}. It is tried again",
                     store=self._store.url,
                     key=arguments["key"],
                     cause=cause,
@@ -179,7 +179,7 @@ class TierWork:
         digest = digest_of(self._store, key, written.bytes)
         if reader.meta != written.meta or digest != written.digest:
             raise CorruptObject(
-                f"object {key} in {self._store.url} is not what was uploaded; it is uploaded again under another name",
+                f"object {key} in {self._store.url} differs from the upload. It is uploaded again under another name",
                 store=self._store.url,
                 key=key,
                 cause="upload",
@@ -376,7 +376,7 @@ def near(places: Sequence[int]) -> Iterator[tuple[int, int]]:
 def _damaged(path: str, position: int, why: str) -> ClusterError:
     name = Path(path).name
     return CorruptJournal(
-        f"journal segment {name} is damaged at byte {position}: {why}; what is there cannot be tiered",
+        f"journal segment {name} is damaged at byte {position}: {why}. Its messages cannot be tiered",
         segment=name,
         offset=position,
     )

@@ -34,7 +34,7 @@ from pydanube_broker.topics.log_state import ORIGIN, LogState
 log = logging.getLogger("pydanube.topics")
 
 _RESTORE: Final = (
-    "Nothing was changed. Restore the folder from a backup; to go on without what is lost, put an empty file "
+    "Nothing was changed. Restore the folder from a backup. To go on without what is lost, put an empty file "
     "ACCEPT_LOSS into it"
 )
 
@@ -76,8 +76,8 @@ def check_metadata_there(file: Path, *, journal_is_empty: bool) -> None:
     """
     if not journal_is_empty and not file.exists():
         raise CorruptMetadata(
-            f"{file} is missing, and the journal beside it holds messages: without it nobody knows to which topics "
-            f"they belong. Nothing was changed. Restore {file.name} from a backup, or move the journal folder aside "
+            f"{file} is missing, and the journal beside it holds messages: without it, their topics are unknown. "
+            f"Nothing was changed. Restore {file.name} from a backup, or move the journal folder aside "
             "to start without those messages",
             path=str(file),
             reason="missing",

@@ -35,20 +35,20 @@ def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> d
     for key, value in policies.items():
         if key == DURABILITY_KEY:
             raise InvalidArgument(
-                "durability is a policy of namespaces, for topics that are created later; change that of a topic with "
+                "durability is a policy of namespaces, for topics that are created later. Change that of a topic with "
                 "topics.set_durability",
                 field=f"{field}.{key}",
                 value=value,
             )
         if key not in POLICY_KEYS:
             raise InvalidArgument(
-                f"there is no policy {key!r}; use {', '.join(POLICY_KEYS)}",
+                f"there is no policy {key!r}. Use {', '.join(POLICY_KEYS)}",
                 field=f"{field}.{key}",
                 value=value,
             )
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_VALUE:
             raise InvalidArgument(
-                f"{key}: {value!r} is not a count; give 0 (no limit) or more",
+                f"{key}: {value!r} is not a count. Give 0 (no limit) or more",
                 field=f"{field}.{key}",
                 value=value,
             )
@@ -70,7 +70,7 @@ def check_namespace_policies(policies: Mapping[str, Any]) -> dict[str, int | str
     if durability is not None:
         if durability not in DURABILITIES:
             raise InvalidArgument(
-                f"durability: {durability!r} is no durability of reliable topics; use {' or '.join(DURABILITIES)}",
+                f"durability: {durability!r} is no durability of reliable topics. Use {' or '.join(DURABILITIES)}",
                 field=f"policies.{DURABILITY_KEY}",
                 value=durability,
             )

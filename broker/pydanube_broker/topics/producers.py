@@ -208,7 +208,7 @@ class Producers:
             raise _unknown(producer_id, epoch)
         if epoch < session.epoch:
             raise ProducerFenced(
-                f"producer {producer_id} was opened again with epoch {session.epoch}; this one has epoch {epoch}",
+                f"producer {producer_id} was opened again with epoch {session.epoch}. This one has epoch {epoch}",
                 field="producer_epoch",
                 value=epoch,
                 outcome="unknown",

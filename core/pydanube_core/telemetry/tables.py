@@ -203,7 +203,7 @@ BROKERS: Final = Table(
         _float("network_out_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _text(
             "state",
-            "active, draining or drained; stopped is in the last row of a clean stop, removed in that of a removed broker",
+            "active, draining or drained, stopped in the last row of a clean stop, removed in that of a removed broker",
         ),
     ),
 )
@@ -265,7 +265,7 @@ def table_named(name: str) -> Table:
     found = TABLES.get(name)
     if found is None:
         raise InvalidArgument(
-            f"there is no telemetry table {name!r}; there are {', '.join(TABLES)}",
+            f"there is no telemetry table {name!r}. There are {', '.join(TABLES)}",
             field="table",
             value=name,
             existing=list(TABLES),

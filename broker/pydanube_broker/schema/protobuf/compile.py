@@ -79,7 +79,7 @@ def _compile(source: str, included: Path) -> bytes:
             )
         except subprocess.TimeoutExpired:
             raise Overloaded(
-                f"the Protobuf compiler did not answer in {TIMEOUT_S:.0f} s; try again", retry_after_ms=5000
+                f"the Protobuf compiler did not answer in {TIMEOUT_S:.0f} s. Try again", retry_after_ms=5000
             ) from None
         if done.returncode != 0 or not target.exists():
             raise _refused(done.stderr.decode("utf-8", "replace"))
@@ -99,7 +99,7 @@ def _refused(output: str) -> SchemaInvalid:
 def _bad(path: str, why: str) -> SchemaInvalid:
     hint = ""
     if "not found" in why and ".proto" in why:
-        hint = "; a schema is one file: put the messages in it (google/protobuf/*.proto can be imported)"
+        hint = ". A schema is one file: put the messages in it (google/protobuf/*.proto can be imported)"
     return SchemaInvalid(
         f"the Protobuf schema is wrong{' at ' + path if path else ''}: {why[:300]}{hint}",
         field="schema_definition",

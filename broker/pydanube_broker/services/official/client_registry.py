@@ -254,7 +254,7 @@ class ClientRegistry:
             return keys.consumer_client_key(topic_id, known.subscription, known.consumer_id)
         raise LimitReached(
             f"names of producers and consumers that are in use: {len(others)} here, {self.held_bytes} bytes of all "
-            f"topics; at most {MAX_NAMES} of a topic or subscription and {MAX_BYTES} bytes are kept. Use names again, or "
+            f"topics. At most {MAX_NAMES} of a topic or subscription and {MAX_BYTES} bytes are kept. Use names again, or "
             "wait 15 s",
             field="name",
             value=len(others),

@@ -221,7 +221,7 @@ class Grouping:
         Raises `Overloaded`: too many bytes wait for their commit.
         """
         if self._waiting_bytes + pending.size > WAITING_BYTES:
-            raise Overloaded("too much waits for the disk; try again in a moment", retry_after_ms=100)
+            raise Overloaded("too much waits for the disk. Try again in a moment", retry_after_ms=100)
         self._waiting_bytes += pending.size
         gathering = self._topics.get(topic)
         if gathering is None:
@@ -281,7 +281,7 @@ class Grouping:
             self._answer(topic, group, error)
         except Exception:
             log.exception("group_failed", extra={"topic": topic.name})
-            self._answer(topic, group, Internal("the broker could not store the message; see its log"))
+            self._answer(topic, group, Internal("the broker could not store the message. See its log"))
         else:
             gathering.in_flight += 1
             gathering.appended_at = self._loop.time()

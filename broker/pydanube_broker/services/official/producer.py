@@ -135,7 +135,7 @@ class ProducerService:
         except Exception:
             log.exception("schema_check_failed", extra={"topic": topic.name})
             pending.reply.fail(
-                Internal("the broker failed to check the message against its schema; see its log")
+                Internal("the broker failed to check the message against its schema. See its log")
             )
 
     def _attach(self, called: Called, message: SentMessage, name: str) -> KnownProducer:

@@ -196,7 +196,7 @@ class ReceiveStream:
 
     def _taken_over(self) -> Unavailable:
         return Unavailable(
-            f"another stream took the place of consumer {self.name!r}; two processes with one name take turns: give "
+            f"another stream took the place of consumer {self.name!r}. Two processes with one name take turns: give "
             "each its own",
             field="consumer_name",
             value=self.name,
@@ -277,7 +277,7 @@ class ReceiveStream:
     def _failed(self) -> None:
         log.exception("delivery_failed", extra={"consumer": self.consumer_id})
         self._drop_frames()
-        self.end(Internal("the broker could not read a message; see its log"))
+        self.end(Internal("the broker could not read a message. See its log"))
 
     def _count_owed(self, count: int) -> None:
         self._owed += count
@@ -338,7 +338,7 @@ class ReceiveStream:
         """End the stream soon, because the consumer's health check was answered with CLOSE."""
         self._later(
             CLOSE_GRACE_S,
-            lambda: self._reply.end(Unavailable("the topic is not here any more; look it up again")),
+            lambda: self._reply.end(Unavailable("the topic is not here any more. Look it up again")),
         )
 
     def stop_waiting(self) -> None:

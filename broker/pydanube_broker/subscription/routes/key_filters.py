@@ -27,7 +27,7 @@ def check_key_filters(type: str, filters: Sequence[str]) -> None:
     """
     if filters and type != "key-shared":
         raise InvalidArgument(
-            f"key_filters: a subscription of type {type} has none; subscribe as key-shared",
+            f"key_filters: a subscription of type {type} has none. Subscribe as key-shared",
             field="key_filters",
             value=list(filters)[:MAX_KEY_FILTERS],
         )

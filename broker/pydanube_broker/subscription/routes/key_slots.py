@@ -110,7 +110,7 @@ class KeySlots:
         """
         if sum(m is not None for m in self._members) >= MAX_ROUTED:
             raise LimitReached(
-                f"a key-shared subscription takes {MAX_ROUTED} consumers; use another subscription",
+                f"a key-shared subscription takes {MAX_ROUTED} consumers. Use another subscription",
                 field="consumer",
                 value=MAX_ROUTED,
             )
@@ -308,7 +308,7 @@ class KeySlots:
         if self.filtered:
             if keys is None or len(keys) != len(slots):
                 raise InvalidArgument(
-                    "keys: key filters are in use; give the key of every message", field="keys"
+                    "keys: key filters are in use. Give the key of every message", field="keys"
                 )
             return self._route_by_key(slots, keys)
         who = self._route.look_up(slots)
