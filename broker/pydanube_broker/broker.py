@@ -182,7 +182,7 @@ class Broker(BrokerParts):
         self.data_dir = stack.enter_context(DataDir(settings.data.dir, upgrade=self._upgrade))
         path = self.data_dir.path
         self._timed_at = CLOCK.adopted
-        self._reserve = Reserve(path, settings.journal.segment_bytes)
+        self._reserve = Reserve(path)
         if not self.data_dir.memory:
             if self._reserve.release():
                 log.warning("reserve_released", extra={"path": str(path)})
@@ -641,7 +641,7 @@ class Broker(BrokerParts):
         if not self.data_dir.memory:
             guard = self.health.disk.get("guard_bytes") or 0
             with self.engine.worker_threads.pending():
-                await anyio.to_thread.run_sync(self._reserve.keep, guard)
+                await anyio.to_thread.run_sync(self._reserve.keep, guard, self.journal.next_segment_bytes)
 
     def _make_room(self) -> bool:
         """On a full disk give up some of the reserve, because a deletion that frees space has to be recorded."""

@@ -23,9 +23,9 @@ PLENTY: Final = 4  # a stopped broker with this many times the guard and the res
 class Reserve:
     """See the module. `release` and `give_back` run before and after the loop's work, `keep` in a worker thread."""
 
-    def __init__(self, folder: Path, segment_bytes: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._file = folder / "reserve"
-        self._wanted = segment_bytes + METADATA_BYTES
+        self._wanted = METADATA_BYTES
 
     def _disk(self) -> tuple[int, int]:
         stat = os.statvfs(self._file.parent)
@@ -49,14 +49,15 @@ class Reserve:
             return True
         return False
 
-    def keep(self, guard_bytes: int) -> None:
-        """Create or restore the reserve if there is room above the guard.
+    def keep(self, guard_bytes: int, segment_bytes: int) -> None:
+        """Create or restore the reserve if there is room above the guard. It grows with the journal's segments.
 
         Below the guard, where no publishes are accepted any more, it takes a part of the free space, so that the next
         start has it.
 
         Raises `OSError`: there is no room after all. The file is unchanged.
         """
+        self._wanted = segment_bytes + METADATA_BYTES
         free, size = self._disk()
         have = self._file.stat().st_size if self._file.exists() else 0
         if free >= guard_bytes + 2 * size:

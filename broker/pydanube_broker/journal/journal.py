@@ -155,7 +155,7 @@ class Journal(StoredBatches):
         self._put(RecordKind.MARK, 0, [], 0, 0)
         await self.until_durable()
         self._serving = True
-        self._files.size = self.options.segment_bytes
+        self._files.started()
         found.tail = []
         self._write_missing_sidecars()
         self._files.remove(kept)
@@ -399,6 +399,8 @@ class Journal(StoredBatches):
         if old is not None:
             self._put(RecordKind.MARK, 0, [], 0, FLAG_SEGMENT_END)
             self._end_segment(old.base, self._next)
+            if self._serving:
+                self._files.grow()
         self._active = segment
         self._room_end = segment.end - END_MARK_BYTES
         self._next = segment.base + FILE_HEADER_BYTES
@@ -510,6 +512,11 @@ class Journal(StoredBatches):
     def when_synced(self, tell: Callable[[float, float], None]) -> None:
         """Call `tell` with the duration of each sync and the wait before it, in seconds, from now on."""
         self._writer.on_sync = tell
+
+    @property
+    def next_segment_bytes(self) -> int:
+        """Return the size of the next segment that is made. It grows with the journal's use."""
+        return self._files.size
 
     def statistics(self) -> JournalStatistics:
         live = self._files.live

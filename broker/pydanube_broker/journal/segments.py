@@ -1,6 +1,7 @@
 """The segment files: the existing ones, the one being written, and those kept ready.
 
-Segments are filled with zeros ahead of time. So a lack of space shows here, before an offset is assigned, and ends
+The first segments are small, and each that was filled doubles the size of the next, so that a broker with little to
+store takes little of the disk. Segments are filled with zeros ahead of time. So a lack of space shows here, before an offset is assigned, and ends
 when space is free again. One ready segment is the reserve: publishes may not begin it, so that audit records, cursors
 and trims can still be written when the disk is full.
 """
@@ -30,6 +31,7 @@ from pydanube_broker.journal.recovery import Recovered, SegmentFile
 log = logging.getLogger("pydanube.journal")
 
 CHAIN_FILE: Final = "chain.json"  # in the folder of a journal that has a chain in the object store
+FIRST_BYTES: Final = 16 << 20  # of a segment after each start. The largest batch fits (`settings.load`)
 READY_TARGET: Final = 3  # the reserve, and two because a fast load fills one while another is prepared
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128
@@ -58,8 +60,9 @@ class SegmentFiles:
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._closed = False
         self.floor = 0  # no new segment begins below this address
+        self._first_bytes = min(FIRST_BYTES, segment_bytes)
         # Bytes per new segment. Smaller while a start has no room for more
-        self.size = segment_bytes
+        self.size = self._first_bytes
         # Bytes that segments for publishes leave free on the disk
         self.keep_free: Callable[[], int] = lambda: 0
         self._made_since = 0.0
@@ -90,7 +93,7 @@ class SegmentFiles:
             reuse
             and dropped
             and (not ready or dropped[-1].end == ready[0].base)
-            and dropped[-1].size == self.segment_bytes
+            and self._first_bytes <= dropped[-1].size <= self.segment_bytes
             and self._reusable(dropped[-1])
         ):
             if dropped[-1].base == found.announced:
@@ -133,6 +136,14 @@ class SegmentFiles:
         if self.ready:
             return self.ready[-1].end
         return max(self.floor, next(reversed(self.live.values())).end if self.live else 0)
+
+    def started(self) -> None:
+        """Make no more segments that are smaller than those of a start with room."""
+        self.size = max(self.size, self._first_bytes)
+
+    def grow(self) -> None:
+        """Double the size of new segments, because one was filled."""
+        self.size = min(2 * self.size, self.segment_bytes)
 
     def fill(self) -> None:
         """Keep enough segments ready. Called again after each answer of the helper."""
@@ -271,13 +282,13 @@ class SegmentFiles:
                 retry_after_ms=int(RETRY_S * 1000),
             )
         return DiskFull(
-            f"the journal in {self.folder} cannot grow (no space left): a segment takes {self.segment_bytes} bytes, "
+            f"the journal in {self.folder} cannot grow (no space left): a segment takes {self.size} bytes, "
             f"{'an unknown number' if free is None else free} are free. No message is stored until then. Free space and it "
             "goes on without help",
             field="data.dir",
             value=str(self.folder),
             free_bytes=free,
-            needed_bytes=self.segment_bytes,
+            needed_bytes=self.size,
             retry_after_ms=int(RETRY_S * 1000),
         )
 

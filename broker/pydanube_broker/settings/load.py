@@ -51,7 +51,7 @@ CLIENT_VARIABLES: Final = frozenset(
 )
 SMALL_SEGMENTS: Final = "DANUBE_TEST_SMALL_SEGMENTS"
 # A batch of the largest message has to fit behind the head. A larger head is in a file of its own.
-MIN_SEGMENT_BYTES: Final = 16 << 20
+MIN_SEGMENT_BYTES: Final = 16 << 20  # as `journal.segments.FIRST_BYTES`
 MAX_SEGMENT_BYTES: Final = 1 << 30  # as in `journal.stored`
 assert MIN_SEGMENT_BYTES >= 3 * MAX_COPY_BYTES
 _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\" ]+?)\s*\]\s*(?:#.*)?\Z")

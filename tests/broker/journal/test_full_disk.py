@@ -1,4 +1,4 @@
-"""A disk that is full: what is to stay free stays free, and a start is not refused for want of a whole segment."""
+"""Room on the disk: some stays free, a start with little makes a small segment, and segments grow with use."""
 
 from __future__ import annotations
 
@@ -131,3 +131,34 @@ async def test_a_start_with_room_for_one_segment_makes_it_and_later_ones_of_full
         await until(lambda: len(list((fast_path / "j").glob("*.journal"))) > 2)
     await desk.journal.close()
     assert {path.stat().st_size for path in (fast_path / "j").glob("*.journal")} == {LARGE}
+
+
+async def test_segments_grow_with_the_journals_use_and_are_small_again_after_a_start(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker with little to store took five files of 64 MiB."""
+    monkeypatch.setattr(segments, "FIRST_BYTES", SEGMENT_BYTES)
+
+    def sizes() -> list[int]:
+        return [path.stat().st_size for path in sorted((fast_path / "j").glob("*.journal"))]
+
+    desk = Desk(fast_path / "j", segment_bytes=8 * SEGMENT_BYTES)
+    await desk.start()
+    await desk.rested()
+    assert sizes() == [SEGMENT_BYTES] * (1 + segments.READY_TARGET)
+    assert desk.journal.next_segment_bytes == SEGMENT_BYTES
+    while desk.journal.statistics().segments < 8:
+        assert await append(desk, 1, 2000)
+    await desk.rested()
+    found = sizes()
+    assert found == sorted(found)
+    assert {*found} == {SEGMENT_BYTES * times for times in (1, 2, 4, 8)}
+    assert desk.journal.next_segment_bytes == 8 * SEGMENT_BYTES
+    await desk.journal.close()
+
+    again = Desk(fast_path / "j", desk.truth, segment_bytes=8 * SEGMENT_BYTES)
+    await again.start()
+    again.check()
+    assert again.journal.next_segment_bytes == SEGMENT_BYTES
+    assert await append(again, 1, 2000)
+    await again.journal.close()
