@@ -101,6 +101,9 @@ def fields(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
         text = f"{name}: {spelled(field.annotation)}"
         facts = []
+        assert field.exclude_if is None or not field.is_required(), (
+            f"{name} may be left out: give it a default"
+        )
         if field.alias:
             facts.append(f"alias={field.alias!r}")
         if not field.is_required():

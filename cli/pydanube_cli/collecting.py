@@ -93,11 +93,16 @@ class Collecting:
     def _is_due(self, now_s: float, *, is_busy: bool) -> bool:
         """Return whether to scan all objects now."""
         most = max(LEAST, self._whole + self._whole // 2)
-        if self._frozen > most and not is_busy:
-            self._frozen = gc.get_freeze_count()  # walks over all of them, so it is called rarely
         if self._frozen <= most:
             self._due_s = None
             return False
         if self._due_s is None:
             self._due_s = now_s
-        return not is_busy or now_s - self._due_s >= WAITS_S
+        if is_busy and now_s - self._due_s < WAITS_S:
+            return False
+        # Most objects of a busy process that lived for a second are freed by now
+        self._frozen = gc.get_freeze_count()  # walks over all of them, so it is called rarely
+        if self._frozen <= most:
+            self._due_s = None
+            return False
+        return True

@@ -37,7 +37,7 @@ MOVED_BY_TIME: Final = (
 LISTS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("topics.list", {}),
     ("topics.list", {"namespace": "default", "filter": "[ab]*"}),
-    ("topics.list", {"broker": "other"}),
+    ("topics.list", {"filter": "none*"}),
     ("subscriptions.list", {}),
     ("subscriptions.lag", {}),
     ("subscriptions.lag", {"filter": "s"}),

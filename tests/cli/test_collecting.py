@@ -96,5 +96,22 @@ def test_busy_process_waits_for_a_full_round_no_longer_than_its_bound(
     assert watched() is None
 
 
+def test_objects_that_are_freed_again_cause_no_full_round(
+    found: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that had lived for a second counted as new, so that a busy process had a full round every ten minutes."""
+    monkeypatch.setattr(collecting, "LEAST", 0)
+    monkeypatch.setattr(collecting, "WAITS_S", 0.0)
+    whole = Ring()
+    watched = weakref.ref(whole)
+    found.collect(is_busy=True)
+    del whole
+    for _ in range(10):
+        short_lived = [[] for _ in range(gc.get_freeze_count() // 4)]  # type: ignore[var-annotated]
+        found.collect(is_busy=True)
+        short_lived.clear()
+    assert watched() is not None
+
+
 def test_the_oldest_generation_is_left_to_it(found: Collecting) -> None:
     assert gc.get_threshold() == collecting.THRESHOLDS

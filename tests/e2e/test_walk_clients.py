@@ -209,7 +209,7 @@ def test_a_schema_that_is_none_is_2_and_says_where(
         (["register", "s", "--schema-type", "avro"], 2, "INVALID_ARGUMENT", "--file"),
         (["register", "s", "--schema-type", "avro", "--file", "F-gone"], 2, "INVALID_ARGUMENT", "F-gone"),
         (["register", "", "--schema-type", "json_schema", "--file", "F"], 2, "INVALID_ARGUMENT", "subject"),
-        (["check", "nosuch", "--schema-type", "avro", "--file", "F"], 1, "SCHEMA_NOT_FOUND", "register"),
+        (["check", "nosuch", "--schema-type", "avro", "--file", "F"], 1, "SCHEMA_NOT_FOUND", "Register"),
         (["get", "nosuch"], 1, "SCHEMA_NOT_FOUND", "nosuch"),
         (["get-by-id", "77"], 1, "SCHEMA_NOT_FOUND", "77"),
         (["get-by-id", "abc"], 2, "INVALID_ARGUMENT", "[0-9]"),

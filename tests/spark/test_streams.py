@@ -255,9 +255,9 @@ def test_each_row_goes_to_the_topic_that_it_names(spark: Any, broker: BrokerProc
     assert (_payloads(broker, "right"), _payloads(broker, "without")) == ([2], [4])
     with pytest.raises(Exception, match="topic is null in a row"):
         frame.write.format("danube").option("broker", broker.url).mode("append").save()
-    with pytest.raises(Exception, match="say which topic"):
+    with pytest.raises(Exception, match="name a topic"):
         frame.select("payload").write.format("danube").option("broker", broker.url).mode("append").save()
-    with pytest.raises(Exception, match="say which topic"):
+    with pytest.raises(Exception, match="name a topic"):
         spark.read.format("danube").option("broker", broker.url).load()
 
 

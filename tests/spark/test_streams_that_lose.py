@@ -184,7 +184,9 @@ def test_a_batch_that_is_played_again_names_what_it_cannot_read(
     # What was read whole before it was deleted is not missed by a batch that comes after it.
     assert rows(reader, {**start, "/default/again-b": 7}, end) == 2
     send(own, "again-b", 1)
-    with pytest.raises(InvalidArgument, match=r"had in /default/again-b from offset 2 on was not read"):
+    with pytest.raises(
+        InvalidArgument, match=r"of the former in /default/again-b from offset 2 on were not read"
+    ):
         reader.latestOffset(start, limit)
 
 

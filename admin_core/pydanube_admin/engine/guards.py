@@ -84,7 +84,7 @@ class Guards:
                 held = json.loads(holder.value)
                 raise Conflict(
                     f"another change of {thing} has been under way for {WAIT_S:.0f} s: the call {held['call_id']}, at the "
-                    f"broker {held['life'].partition('/')[0]}; try again when it is done",
+                    f"broker {held['life'].partition('/')[0]}. Try again when it is done",
                     thing=thing,
                     by_call_id=held["call_id"],
                     retry_after_ms=1000,

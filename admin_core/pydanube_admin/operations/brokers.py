@@ -79,7 +79,8 @@ class BrokerItem(Result):
     identity: ClassVar = ("broker_id",)
 
     broker_id: str
-    name: str  # its setting server.name, else host and port of its clients' port, else its id
+    # Empty: as of an older build
+    name: str = ""  # its setting server.name, else host and port of its clients' port, else its id
     state: str  # starting | active | read_only | draining | drained | gone: not registered, and topics wait for it
     leader: bool
     zone: str | None  # its setting server.zone
@@ -147,7 +148,7 @@ class Metrics(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
-    bytes_out: int
+    bytes_out: int = 0  # as of an older build
     redelivered: int
     publish_rejected: int
     dropped: int

@@ -142,7 +142,7 @@ async def _states(
     for letter in newest.values():
         if (letter.log, letter.offset) in replays and letter.original_offset is not None:
             asked.setdefault(letter.original_log, []).append(letter.original_offset)
-    still_open = {
+    unacked = {
         (log, offset)
         for log, offsets in asked.items()
         for offset in await still_open(context, log, subscription, offsets)
@@ -155,7 +155,7 @@ async def _states(
         elif place not in replays:
             states[place] = "waiting"
         else:
-            states[place] = "replayed" if letter.original in still_open else "handled"
+            states[place] = "replayed" if letter.original in unacked else "handled"
     return states
 
 

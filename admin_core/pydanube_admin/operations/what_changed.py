@@ -102,7 +102,7 @@ class ChangedItem(Result):
     after: dict[str, Any] | None
     call_id: str | None
     undo: dict[str, Any] | None  # {until, call}: the call is ready to be made
-    findings_after: list[FindingAfter] = Field(exclude_if=lambda value: not value)
+    findings_after: list[FindingAfter] = Field(default_factory=list, exclude_if=lambda value: not value)
     # why: in the caller's words
     untrusted: dict[str, Any] | None = Field(default=None, exclude_if=is_none)
 

@@ -273,7 +273,7 @@ class SegmentFiles:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             # Not a lack of space: the folder may be missing, or the file system read-only.
             return Unavailable(
-                f"the journal in {self.folder} cannot grow: {error}. No message is stored until then. The broker tries again without help. "
+                f"the journal in {self.folder} cannot grow: {error}. No message is stored until it can. The broker tries again without help. "
                 "See that the folder is there and can be written",
                 field="data.dir",
                 value=str(self.folder),

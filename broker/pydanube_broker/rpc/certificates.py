@@ -131,7 +131,7 @@ def _credentials(files: CertificateFiles) -> tuple[Credential, ...]:
 
 def _no_password() -> str:
     """Fail for an encrypted key, because OpenSSL would prompt on the terminal."""
-    raise ValueError("the key is encrypted. A broker cannot enter its password")
+    raise ValueError("the key is encrypted, and a broker cannot enter a password")
 
 
 class PortCertificates:

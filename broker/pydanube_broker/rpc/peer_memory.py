@@ -171,10 +171,10 @@ class PeerMemory:
         if ago_s > SHOWN_S and self.held_bytes * 2 <= self.limit_bytes:
             return None
         group = max(self._bytes, key=self._bytes.__getitem__, default=self._last)
-        most = "" if group is None else f". Most for {' at '.join(part for part in group if part)}"
+        most = "" if group is None else f", most of them for {' at '.join(part for part in group if part)}"
         return Reason(
             code="PEER_MEMORY",
-            message=f"{self.held_bytes} of {self.limit_bytes} bytes are held for connected clients{most}; {self.closed} "
-            "connections were closed for it since the start. Find who sends halves of messages or reads nothing, or raise "
+            message=f"{self.held_bytes} of {self.limit_bytes} bytes are held for connected clients{most}. Since the start, {self.closed} "
+            "connections were closed because of this bound. Find who sends halves of messages or reads nothing, or raise "
             "server.peer_memory_bytes",
         )

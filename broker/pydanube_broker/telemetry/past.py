@@ -53,6 +53,5 @@ def own_rounds(
     asked: Mapping[str, Any] = {"broker_id": broker_id, "start_ms": start_ms, "end_ms": end_ms}
     rounds, _ = newest_rows(store, cluster, BROKERS, most=most, **asked)
     every = (dict(zip(BROKERS.names, row, strict=True)) for row in rounds)
-    return [
-        each for each in every if each["broker_id"] == broker_id
-    ]  # a leader's files have removed ones too
+    # A leader's files have rows of removed brokers too
+    return [each for each in every if each["broker_id"] == broker_id]

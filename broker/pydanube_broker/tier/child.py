@@ -103,7 +103,6 @@ class TierChild:
             except ClusterError:
                 await self._stop()
                 raise
-            self.ready = True
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -118,6 +117,7 @@ class TierChild:
                         raise EOFError
                     blob[at : at + len(piece)] = piece
                     at += len(piece)
+                self.ready = True
                 answer = self._waiting.pop(number, None)
                 if answer is None or answer.done():
                     continue

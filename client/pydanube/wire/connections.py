@@ -36,9 +36,8 @@ WATCHED_S: Final = 0.25  # a pause of this length or more ends early if the topi
 LEAST_PAUSE_S: Final = 0.02
 LATE_S: Final = 5.0  # for an answer after its wait is over: the broker may be busy with all clients
 WAITED_SHARE: Final = 0.8  # of the time left, for which a broker is asked to wait: its answer takes time, too
-UNSERVED_S: Final = (
-    10.0  # a pause while no broker serves the topic. A broker answers after so long at the latest
-)
+#: a pause while no broker serves the topic. A broker answers after so long at the latest
+UNSERVED_S: Final = 10.0
 MOST_KNOWN: Final = 64  # brokers that are tried in turn
 MOST_NAMED: Final = 10_000  # topics whose owners were named by errors
 

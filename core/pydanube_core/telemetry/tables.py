@@ -203,7 +203,7 @@ BROKERS: Final = Table(
         _float("network_out_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _text(
             "state",
-            "active, draining or drained, stopped in the last row of a clean stop, removed in that of a removed broker",
+            "active, draining or drained. The last row of a clean stop has stopped, that of a removed broker removed",
         ),
     ),
 )

@@ -91,11 +91,12 @@ class LocalStore:
                 if attempt:
                     self._make_folders(target.parent)
                 os.link(temporary, target)
-                sync_folder(target.parent)
-                return
             except FileNotFoundError:
                 if attempt == _ATTEMPTS - 1 or not temporary.exists():
                     raise
+            else:
+                sync_folder(target.parent)
+                return
 
     def _make_folders(self, folder: Path) -> None:
         """Create missing folders, each durable in its parent.

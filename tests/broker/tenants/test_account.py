@@ -84,8 +84,8 @@ def test_another_quota_counts_at_once_and_debts_stay() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
     [
-        ("namespace", "connections=3", "a namespace has no quota 'connections'; use topics"),
-        ("principal", "topics=3", "a principal has no quota 'topics'; use connections"),
+        ("namespace", "connections=3", "a namespace has no quota 'connections'. Use topics"),
+        ("principal", "topics=3", "a principal has no quota 'topics'. Use connections"),
         ("principal", "connections", "write name=number, as connections=100"),
         ("namespace", "topics=many", "'many' is not a size"),
     ],

@@ -602,19 +602,21 @@ async def test_file_that_cannot_be_read_is_named(tmp_path: Path, anyio_backend: 
 # Life
 
 
-async def test_closing_ends_calls_under_way(relay: Relay) -> None:
+@pytest.mark.parametrize("renews", [False, True], ids=["a call", "a renewal"])
+async def test_closing_ends_calls_under_way(relay: Relay, renews: bool) -> None:
     """The close of gRPC's channel looks like a cancellation, which nobody asked for."""
     ended: list[type[BaseException]] = []
 
-    async def ask(store: EtcdStore) -> None:
+    async def ask(call: Awaitable[object]) -> None:
         try:
-            await store.get("/a")
-        except (ClosedResource, MetadataUnavailable, asyncio.CancelledError) as error:
+            await call
+        except (ClosedResource, MetadataUnavailable, RuntimeError, asyncio.CancelledError) as error:
             ended.append(type(error))
 
     async with anyio.create_task_group() as group, EtcdStore(at(relay.port)) as store:
+        lease = await store.grant_lease(60_000)
         relay.silent = True
-        group.start_soon(ask, store)
+        group.start_soon(ask, store.keep_alive(lease) if renews else store.get("/a"))
         while store.statistics().waiting == 0:
             await anyio.lowlevel.checkpoint()
     assert ended == [ClosedResource]

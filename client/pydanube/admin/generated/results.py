@@ -230,7 +230,7 @@ class Leader(Result):
 
 class BrokerItem(Result):
     broker_id: str
-    name: str
+    name: str = ""
     state: str
     leader: bool
     zone: str | None
@@ -273,7 +273,7 @@ class BrokerMetricsResult(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
-    bytes_out: int
+    bytes_out: int = 0
     redelivered: int
     publish_rejected: int
     dropped: int
@@ -324,7 +324,7 @@ class ChangedItem(Result):
     after: dict[str, Any] | None
     call_id: str | None
     undo: dict[str, Any] | None
-    findings_after: list[FindingAfter]
+    findings_after: list[FindingAfter] = Field(default_factory=list)
     untrusted: dict[str, Any] | None = None
 
 
@@ -425,7 +425,7 @@ class ClusterMetrics(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
-    bytes_out: int
+    bytes_out: int = 0
     redelivered: int
     publish_rejected: int
     dropped: int
@@ -1744,7 +1744,7 @@ class TopicMetrics(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
-    bytes_out: int
+    bytes_out: int = 0
     redelivered: int
     publish_rejected: int
     dropped: int

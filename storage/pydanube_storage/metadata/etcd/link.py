@@ -166,6 +166,7 @@ class EtcdLink:
         self._authenticating = anyio.Lock()
         self._away = False  # the last call that was retried until its deadline got no answer
         self.waiting = 0
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -191,6 +192,7 @@ class EtcdLink:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._closed = True
         with anyio.CancelScope(shield=True):
             await self._stack.aclose()
 
@@ -215,9 +217,8 @@ class EtcdLink:
                 carried out the change.
             ClusterError: etcd's error, translated (`refusals`).
         """
-        is_short = (
-            self._away and not method.own_road
-        )  # a renewal outlasts transactions that etcd answers late
+        # A renewal outlasts transactions that etcd answers late
+        is_short = self._away and not method.own_road
         timeout_s = min(self._options.timeout_s, AWAY_S) if is_short else self._options.timeout_s
         deadline = anyio.current_time() + timeout_s
         faults: dict[str, str] = {}
@@ -273,6 +274,8 @@ class EtcdLink:
         calling = member.callable(method)
         if not method.own_road:
             return await of_grpc(calling(request, timeout=timeout_s, metadata=metadata))
+        if self._closed:
+            raise ClosedResource("the metadata store is closed", resource="EtcdStore")
         loop = asyncio.get_running_loop()
         answer = await of_grpc(
             loop.run_in_executor(self._thread, _first_answer, calling, request, timeout_s, metadata)
