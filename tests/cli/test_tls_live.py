@@ -150,7 +150,7 @@ async def test_clients_show_a_certificate_where_that_is_asked_for(tmp_path: Path
     folder, other = certificates(tmp_path / "c"), certificates(tmp_path / "other")
     ca, client_ca = str(folder.file("ca.crt")), {"tls.client_ca": str(folder.file("ca.crt"))}
     async with broker_with(folder, **client_ca) as (broker, _):
-        assert "asks for a client's certificate" in await refusal(broker.broker_url, Tls(ca=ca))
+        assert "requires a client's certificate" in await refusal(broker.broker_url, Tls(ca=ca))
         stranger = Tls(ca=ca, cert=str(other.file("client.crt")), key=str(other.file("client.key")))
         assert "its tls.client_ca did not make" in await refusal(broker.broker_url, stranger)
         ours = Tls(ca=ca, cert=str(folder.file("client.crt")), key=str(folder.file("client.key")))
