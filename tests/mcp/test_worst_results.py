@@ -121,9 +121,8 @@ async def test_no_result_is_larger_than_a_model_can_take(
                 continue
             page = body.get("result", body)
             whole = [value for value in page.values() if isinstance(value, list)]
-            more = (
-                page.get("next_page") or body.get("rest") or page.get("next_offsets") or page.get("omitted")
-            )
+            more = any(page.get(name) for name in ("next_page", "next_offsets", "omitted", "more"))
+            more = more or body.get("rest") is not None
             if any(len(items) > 5 for items in whole) and size > MAX_BYTES // 2 and not more:
                 dead_ends.append(tool)
     print("largest:", sorted(sizes.items(), key=lambda item: -item[1])[:8])
