@@ -106,7 +106,7 @@ async def test_settings_survive_reloading(catalog: TopicCatalog, store: MemorySt
 async def test_reliable_topic_in_memory_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="fsynced or stored"):
         TopicSettings(durability=Durability.MEMORY)
-    with pytest.raises(InvalidArgument, match="use memory"):
+    with pytest.raises(InvalidArgument, match="Use memory"):
         TopicSettings(dispatch_strategy=DispatchStrategy.NON_RELIABLE)
 
 
