@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 from pydanube_admin.core import AdminCore
+from pydanube_admin.engine.audit.audit_records import Entry
+from pydanube_admin.engine.context import Context, system_now_ms
+from pydanube_admin.engine.kept_records import CALL, new_id
+from pydanube_admin.engine.models import Change
+from pydanube_admin.engine.task_records import INTERRUPTED, PREFIX, TaskRecord, task_id_of
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.errors import ClusterError, DiskFull, InvalidArgument
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_topic, emptied
@@ -65,10 +70,10 @@ class SlowCluster:
 class BornAgain:
     """The port of a broker whose earlier lives are over; once it is `dead` too, what is written there is lost."""
 
-    def __init__(self, cluster: SlowCluster) -> None:
+    def __init__(self, cluster: SlowCluster, broker_id: str) -> None:
         cluster.lives += 1
         self._port = cluster.port
-        self.life = f"7/{cluster.lives}"
+        self.life = f"{broker_id}/{cluster.lives}"
         self.dead = False
 
     def __getattr__(self, name: str) -> Any:
@@ -88,10 +93,12 @@ class BornAgain:
 class Life:
     """One life of a broker's admin core."""
 
-    def __init__(self, cluster: SlowCluster) -> None:
+    def __init__(
+        self, cluster: SlowCluster, now_ms: Callable[[], int] = system_now_ms, broker_id: str = "7"
+    ) -> None:
         self.cluster = cluster
-        self.port: Any = BornAgain(cluster)
-        self.core = AdminCore(self.port)
+        self.port: Any = BornAgain(cluster, broker_id)
+        self.core = AdminCore(self.port, now_ms=now_ms)
 
     async def __call__(self, name: str, **arguments: Any) -> dict[str, Any]:
         found = await self.core.call(name, arguments, principal="ann", face="mcp")
@@ -131,8 +138,8 @@ async def cluster(lasting: Administered, monkeypatch: pytest.MonkeyPatch) -> Slo
 
 
 @asynccontextmanager
-async def living(cluster: SlowCluster) -> AsyncIterator[Life]:
-    life = Life(cluster)
+async def living(cluster: SlowCluster, now_ms: Callable[[], int] = system_now_ms) -> AsyncIterator[Life]:
+    life = Life(cluster, now_ms)
     try:
         yield life
     finally:
@@ -293,3 +300,154 @@ async def test_one_that_ends_the_broker_does_not_do_so_for_ever(cluster: SlowClu
     assert (await life("tasks.get", task_id=task["task_id"]))["state"] == "interrupted"
     assert len(cluster.begun) == 4
     await life.core.aclose()
+
+
+class Clock:
+    """A clock that can be set forward."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def __call__(self) -> int:
+        return system_now_ms() + self.ahead_ms
+
+
+async def test_the_audit_has_a_call_that_a_task_follows_at_the_time_of_its_end(
+    cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def to_another(topic: str, target: str | None = None) -> dict[str, str]:
+        return {topic: "8"}
+
+    async def moves() -> None:
+        await cluster.go.wait()
+        raise DiskFull("there is no room")
+
+    for name, stands_in in (("destinations", to_another), ("move_topic", to_another), ("moves", moves)):
+        monkeypatch.setattr(cluster.port, name, stands_in)
+    clock = Clock()
+    async with living(cluster, clock) as life:
+        moved = await life("topics.unload", topic="orders")
+        clock.ahead_ms = 1_800_000
+        cluster.go.set()
+        assert (await life.ended(moved["task_id"]))["state"] == "failed"
+        for operation, more in (("audit.query", {"effect": "change"}), ("changes.list", {"by": "ann"})):
+            found = (await life(operation, since="10m", **more))["items"]
+            assert [each["call_id"] for each in found] == [moved["call_id"]], operation
+
+
+async def test_the_audit_has_a_long_call_at_the_time_of_its_end(cluster: SlowCluster) -> None:
+    clock = Clock()
+    async with living(cluster, clock) as life:
+        tasks = [await life(f"objects.{name}", topic="orders", detach=True) for name in ("flush", "verify")]
+        clock.ahead_ms = 1_800_000
+        cluster.go.set()
+        for task in tasks:
+            await life.ended(task["task_id"])
+        await life.core.audit.settled()
+        found = (await life("audit.query", since="10m", filter="objects.*"))["items"]
+        assert {each["call_id"] for each in found} == {task["of_call"] for task in tasks}
+
+
+async def test_a_task_that_is_cancelled_before_its_call_is_answered_ends(cluster: SlowCluster) -> None:
+    async with living(cluster) as life:
+        tasks, audit = life.core.executor.tasks, life.core.audit
+        context = Context(
+            port=life.port,
+            now_ms=system_now_ms,
+            face="cli",
+            principal="ann",
+            call_id=new_id(CALL, system_now_ms()),
+            operation="topics.move",
+            executor=life.core.executor,
+            audit=audit,
+        )
+        over = anyio.Event()
+
+        async def work() -> Change:
+            over.set()
+            return Change()
+
+        task_id = await tasks.follow(context, {}, work())
+        await over.wait()
+        assert tasks.cancel(task_id)
+        await anyio.sleep(0.01)
+        assert tasks.leaves_outcome(Entry.of(context, "topics.move", {}))
+        assert tasks.cancel(task_id), "again, while its end is recorded"
+        assert (await life.ended(task_id))["state"] == "done"
+        assert await outcomes(cluster, context.call_id) == [("outcome", "allowed")]
+
+
+def left_running(life: str, **more: Any) -> TaskRecord:
+    call_id = new_id(CALL, system_now_ms())
+    return TaskRecord(
+        task_id=task_id_of(call_id), call_id=call_id, operation="topics.move", arguments={"topic": "orders"},
+        principal="ann", started_ms=system_now_ms(), face="cli", detached=True, life=life, **more,
+    )  # fmt: skip
+
+
+async def test_many_tasks_left_running_cost_one_look_at_the_audit(
+    cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads = cluster.port.read_audit, 0
+
+    async def counted(*, start: int, max_messages: int) -> Any:
+        nonlocal reads
+        reads += 1
+        return await read(start=start, max_messages=max_messages)
+
+    async with living(cluster) as life:
+        left = [left_running("7/0") for _ in range(20)]
+        for each in left:
+            await cluster.port.write_state({PREFIX + each.task_id: each.to_bytes()})
+        monkeypatch.setattr(cluster.port, "read_audit", counted)
+        await life.core.begin()
+        assert reads < 10
+        for each in left:
+            assert (await life("tasks.get", task_id=each.task_id))["state"] == "interrupted"
+            assert await outcomes(cluster, each.call_id) == [("outcome", "interrupted")]
+
+
+async def test_the_outcome_of_an_interrupted_task_is_left_to_the_audit_of_its_broker(
+    cluster: SlowCluster,
+) -> None:
+    theirs, own = left_running("8/1"), left_running("7/0", state=INTERRUPTED)
+    async with living(cluster) as life:
+        for each in (theirs, own):  # another broker was first to record the interruption of our own
+            await cluster.port.write_state({PREFIX + each.task_id: each.to_bytes()})
+        call = Entry(
+            call_id=own.call_id, principal="ann", face="cli", operation=own.operation, arguments={}, time_ms=1
+        )
+        await life.core.audit.write(call.call())
+        await life.core.begin()
+        assert (await life("tasks.get", task_id=theirs.task_id))["state"] == "interrupted"
+        assert await outcomes(cluster, theirs.call_id) == []
+        assert await outcomes(cluster, own.call_id) == [("call", "allowed"), ("outcome", "interrupted")]
+
+
+async def test_brokers_that_start_together_take_a_task_up_once(
+    cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Life(cluster)
+    task = await first("objects.flush", topic="orders", detach=True)
+    first.kill()
+    lives = [Life(cluster, broker_id=broker_id) for broker_id in ("7", "8")]
+    both, looking = anyio.Event(), 0
+
+    async def is_over(self: BornAgain, life: str) -> bool:
+        nonlocal looking
+        looking += 1
+        if looking == len(lives):
+            both.set()
+        await both.wait()  # both have read the task by now
+        return life not in [each.port.life for each in lives]
+
+    monkeypatch.setattr(BornAgain, "is_over", is_over)
+    async with anyio.create_task_group() as group:
+        for each in lives:
+            group.start_soon(each.core.begin)
+    cluster.go.set()
+    for each in lives:
+        assert (await each.ended(task["task_id"]))["state"] == "done"
+        await each.core.aclose()
+    assert cluster.begun == ["flush", "flush"]
+    assert await outcomes(cluster, task["of_call"]) == [("call", "allowed"), ("outcome", "allowed")]

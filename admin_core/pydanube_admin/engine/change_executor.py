@@ -61,7 +61,7 @@ from pydanube_admin.engine.plan_records import (
     refusal_of,
     shown_plan,
 )
-from pydanube_admin.engine.task_records import cancelled, task_id_of
+from pydanube_admin.engine.task_records import DONE, RUNNING, cancelled, task_id_of
 from pydanube_admin.engine.tasks import Resumption, Tasks
 from pydanube_admin.wording.radius import loss_text
 
@@ -335,7 +335,7 @@ class ChangeExecutor:
             if record is not None:  # it may have done some of its work: its undo stays possible
                 await self._after(replace(record, state=INTERRUPTED))
             if not (self.tasks.goes_on_later(entry.call_id) or self.tasks.leaves_outcome(entry)):
-                await self._outcome(entry.outcome(decision="failed", error=failure))
+                await self._outcome(entry, decision="failed", error=failure)
             raise
         reached(ChangeStep.MADE)
         until = None if record is None else format_time(record.undo_until_ms)
@@ -349,7 +349,7 @@ class ChangeExecutor:
             await self._after(replace(record, state=APPLIED, result=kept))
         reached(ChangeStep.KEPT)
         if not self.tasks.leaves_outcome(entry):
-            await self._outcome(entry.outcome(decision="allowed"))
+            await self._outcome(entry, decision="allowed")
         reached(ChangeStep.TOLD)
         return done
 
@@ -385,8 +385,9 @@ class ChangeExecutor:
         except ClusterError as error:
             _log.warning("admin.change_not_noted", extra={"error": str(error)})
 
-    async def _outcome(self, record: Mapping[str, Any]) -> None:
+    async def _outcome(self, entry: Entry, *, decision: str, error: ClusterError | None = None) -> None:
         """Record the outcome. The change is made, so a failing audit is retried and no longer refuses."""
+        record = entry.ended_at(self._now_ms()).outcome(decision=decision, error=error)
         try:
             await self._audit.write(record)
         except AuditUnavailable:
@@ -487,9 +488,13 @@ class ChangeExecutor:
             self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
         ).run()
         for call in await calls_cut_off(self._port, self.guards):
-            if await self.tasks.get(task_id_of(call["call_id"])) is not None:
-                continue  # the task records its own outcome
-            made = await self.changes.was_made(call["call_id"], call["operation"], call["arguments"])
+            task = await self.tasks.get(task_id_of(call["call_id"]))
+            if task is not None and task.state == RUNNING:
+                continue  # its outcome is recorded when it ends
+            if task is not None:  # another broker may have recorded its interruption
+                made = task.state == DONE
+            else:
+                made = await self.changes.was_made(call["call_id"], call["operation"], call["arguments"])
             await self._audit.write(Entry.again(call, self._now_ms()).ended(made=made))
         for record in await self.changes.cut_off():
             if await self._port.is_over(record.life):

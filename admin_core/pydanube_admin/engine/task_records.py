@@ -79,7 +79,7 @@ def _done(work: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detachment:
-    """How a call becomes a task. `begun` gets the stored record. `before` is the record of a resumed task."""
+    """How a call becomes a task. `begun` gets the stored record. `before` is the taken record of a resumed task."""
 
     via: str
     begun: asyncio.Future[TaskRecord]

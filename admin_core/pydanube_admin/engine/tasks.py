@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import AuditUnavailable, ClusterError, LimitReached
+from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict, LimitReached
+from pydanube_core.facts import StateItem
 from pydanube_core.names import TopicName
 
 from pydanube_admin.engine.audit.audit_chain import redacted
@@ -162,7 +163,7 @@ class Tasks:
     def leaves_outcome(self, entry: Entry) -> bool:
         """Return whether a task follows the answered call, and records its outcome when it has ended."""
         answered = self._entries.pop(entry.call_id, None)
-        if answered is not None:
+        if answered is not None and not answered.done():
             answered.set_result(entry)
         return answered is not None
 
@@ -183,12 +184,32 @@ class Tasks:
             failed = error
             raise
         finally:
-            outcome = self._outcome(record, await answered, failed)
-            try:
-                await context.audit.write(outcome)
-            except AuditUnavailable:
-                context.audit.note(outcome)
-            await self.end(record, failed, result, self._now_ms())
+            end = asyncio.get_running_loop().create_task(
+                self._end_followed(context.audit, record, answered, failed, result)
+            )
+            while not end.done():
+                with contextlib.suppress(
+                    asyncio.CancelledError
+                ):  # the work is over: only its end is recorded
+                    await asyncio.wait([end])
+            await end
+
+    async def _end_followed(
+        self,
+        audit: AuditLog,
+        record: TaskRecord,
+        answered: asyncio.Future[Entry],
+        failed: BaseException | None,
+        result: Result | None,
+    ) -> None:
+        """Record the outcome once the call is answered, then the end of the task."""
+        entry, ended_ms = await answered, self._now_ms()
+        outcome = self._outcome(record, entry.ended_at(ended_ms), failed)
+        try:
+            await audit.write(outcome)
+        except AuditUnavailable:
+            audit.note(outcome)
+        await self.end(record, failed, result, ended_ms)
 
     def _outcome(self, record: TaskRecord, entry: Entry, failed: BaseException | None) -> Mapping[str, Any]:
         """Return the audit's outcome of a call that a task followed."""
@@ -245,8 +266,7 @@ class Tasks:
         """Record that the current asyncio task carries the call out. `end` must follow."""
         detachment = context.detached
         if detachment is not None and detachment.before is not None:
-            again = detachment.before.begun_again + 1
-            record = replace(detachment.before, begun_again=again, life=self._port.life)
+            record = detachment.before
         else:
             record = TaskRecord(
                 task_id=task_id_of(context.call_id),
@@ -336,12 +356,28 @@ class Tasks:
     async def _put(self, record: TaskRecord) -> None:
         await self._port.write_state({PREFIX + record.task_id: record.to_bytes()})
 
-    async def interrupted(self, record: TaskRecord, error: ClusterError) -> None:
-        """Record that an earlier start left it unfinished, and that it is not taken up."""
+    async def take_up(self, record: TaskRecord, revision: int) -> TaskRecord:
+        """Make a task that an ended start left running this start's. Return its record.
+
+        Raises `Conflict`: another broker was first.
+        """
+        taken = replace(record, begun_again=record.begun_again + 1, life=self._port.life)
+        await self._put_at(taken, revision)
+        return taken
+
+    async def interrupted(self, record: TaskRecord, revision: int, error: ClusterError) -> None:
+        """Record that an ended start left it unfinished, and that it is not taken up.
+
+        Raises `Conflict`: another broker was first.
+        """
         ended = replace(
             record, state=INTERRUPTED, ended_ms=self._now_ms(), code=error.code, error=error.to_dict()
         )
-        await self._put(ended)
+        await self._put_at(ended, revision)
+
+    async def _put_at(self, record: TaskRecord, revision: int) -> None:
+        key = PREFIX + record.task_id
+        await self._port.write_state({key: record.to_bytes()}, expected={key: revision})
 
     async def get(self, task_id: str) -> TaskRecord | None:
         item = await self._port.read_state(PREFIX + task_id) if is_id(task_id) else None
@@ -349,13 +385,16 @@ class Tasks:
 
     async def kept(self) -> list[TaskRecord]:
         """Return all kept tasks, newest first."""
-        items = await self._port.list_state(PREFIX, descending=True)
-        return [record for _, record in readable(items, TaskRecord.from_item)]
+        return [record for _, record in await self._stored()]
 
-    async def left_running(self) -> list[TaskRecord]:
-        """Return the tasks that an ended start left running."""
-        running = [record for record in await self.kept() if record.state == RUNNING]
-        return [record for record in running if await self._port.is_over(record.life)]
+    async def _stored(self) -> list[tuple[StateItem, TaskRecord]]:
+        items = await self._port.list_state(PREFIX, descending=True)
+        return list(readable(items, TaskRecord.from_item))
+
+    async def left_running(self) -> list[tuple[TaskRecord, int]]:
+        """Return the tasks that an ended start of any broker left running, each with its revision."""
+        running = [each for each in await self._stored() if each[1].state == RUNNING]
+        return [(record, item.revision) for item, record in running if await self._port.is_over(record.life)]
 
     async def sweep(self, now_ms: int) -> None:
         kept = await self.kept()
@@ -398,7 +437,11 @@ Again = Callable[[Context, Call, str], Coroutine[Any, Any, Result]]
 
 
 class Resumption:
-    """Resumes once, at the broker's start, the tasks that an earlier start left running."""
+    """Resumes once, at the broker's start, the tasks that ended starts left running.
+
+    Those of other brokers, too: a removed one does not start again. Of brokers that start together, one takes a
+    task up, or records its interruption.
+    """
 
     def __init__(
         self,
@@ -418,25 +461,33 @@ class Resumption:
         self._now_ms = now_ms
 
     async def run(self) -> None:
-        for record in await self._tasks.left_running():
-            call = self._call(record)
+        left = [(*each, self._call(each[0])) for each in await self._tasks.left_running()]
+        over: set[str] = set()
+        if any(call is None and self._is_own(record) for record, _, call in left):
+            over = await calls_with_outcome(self._port)
+        for record, revision, call in left:
             if call is None:
-                await self._say(record)
+                await self._say(record, revision, has_outcome=record.call_id in over)
                 continue
             what = {"task_id": record.task_id, "operation": record.operation}
             try:
-                await self._begin_again(record, call)
+                await self._begin_again(await self._tasks.take_up(record, revision), call)
             except ClusterError as failure:  # is in its record, if it got that far
                 _log.warning("admin.task_not_begun_again", extra={"error": str(failure)} | what)
             else:
                 _log.info("admin.task_begun_again", extra=what)
 
-    async def _say(self, record: TaskRecord) -> None:
-        """Record the interruption in the task's record, and in the audit unless that has the outcome."""
+    def _is_own(self, record: TaskRecord) -> bool:
+        """Return whether this broker's audit has the task's call."""
+        return record.life.partition("/")[0] == self._port.life.partition("/")[0]
+
+    async def _say(self, record: TaskRecord, revision: int, *, has_outcome: bool) -> None:
+        """Record the interruption in the task's record, and in this broker's audit if the outcome belongs there."""
         cut = cut_off(record)
-        if record.call_id not in await calls_with_outcome(self._port):
+        if self._is_own(record) and not has_outcome:
             await self._audit.write(self._entry(record).outcome(decision="interrupted", error=cut))
-        await self._tasks.interrupted(record, cut)
+        with contextlib.suppress(Conflict):  # another broker was first
+            await self._tasks.interrupted(record, revision, cut)
 
     def _call(self, record: TaskRecord) -> Call | None:
         """Return the call to make once more, or None if its result could differ."""

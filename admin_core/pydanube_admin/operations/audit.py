@@ -89,7 +89,7 @@ class AuditRecord(Result):
     seq: int
     call_id: str
     phase: str  # call | outcome
-    time: str
+    time: str  # of an outcome: when the call had ended
     principal: str
     authenticated: bool
     actor: str | None = None  # who made it for the principal, with act_for
@@ -335,7 +335,7 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
             if offset >= end or not wanted.may_hold(payload) or (record := _record(payload)) is None:
                 continue
             is_too_old = wanted.is_too_old(record)
-            # The outcome of a change has the time of its call, which may be much older than its neighbours.
+            # An earlier version gave the outcome of a change the time of its call: much older than its neighbours.
             if is_too_old and (record["phase"] != "outcome" or _reads(record["operation"])):
                 end = first
                 break

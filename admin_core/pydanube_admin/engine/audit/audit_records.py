@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydanube_core.calling_program import MAX_NAME_CHARS, UNNAMED, CallingProgram, current_program
@@ -25,7 +25,10 @@ DATA: Final = "data"  # the face of changes that clients made without an operati
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """One call, as its records describe it. `is_recorded`: its `call` is on stable storage."""
+    """One call, as its records describe it.
+
+    `time_ms` is the time of its next record. `is_recorded`: its `call` is on stable storage.
+    """
 
     call_id: str
     principal: str
@@ -94,6 +97,10 @@ class Entry:
 
     def mark_recorded(self) -> None:
         self.is_recorded = True
+
+    def ended_at(self, time_ms: int) -> Entry:
+        """Return the entry for the outcome of a call that may have taken long."""
+        return replace(self, time_ms=time_ms)
 
     def call(self) -> Mapping[str, Any]:
         return self._record("call", "allowed", None)
@@ -225,8 +232,10 @@ async def run_recorded(context: Context, call: Call) -> Result:
     except BaseException as error:
         known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
         if not context.executor.tasks.goes_on_later(context.call_id):
+            entry = entry.ended_at(context.now_ms())
             note_refusal(context.audit, entry, entry.outcome(decision="refused", error=known))
         raise
+    entry = entry.ended_at(context.now_ms())
     if call.operation.effect is Effect.READ:
         note_read(context.audit, entry)
     else:
