@@ -11,7 +11,9 @@ from typing import Any
 import anyio
 import pytest
 from pydanube import connect
+from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.context import system_now_ms as now_ms
+from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.operations.what_changed import ChangedItem, unlike, with_findings
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
@@ -194,36 +196,91 @@ async def test_changes_are_listed_while_the_metadata_store_does_not_answer(
     assert "how the changes are taken back: the metadata store does not answer" in found["unknown"]
 
 
-def test_findings_of_one_broker_do_not_follow_the_start_of_another() -> None:
-    def item(broker_id: str) -> ChangedItem:
-        return ChangedItem(
-            at=format_time(1_000), kind="cluster", operation=None, subject=f"broker {broker_id}", broker_id=broker_id,
-            by=None, before=None, after={"state": "started"}, call_id=None, undo=None, findings_after=[],
-        )  # fmt: skip
+def item(broker_id: str, state: str | None = "started", **more: Any) -> ChangedItem:
+    of_cluster: dict[str, Any] = {
+        "at": format_time(1_000), "kind": "cluster", "operation": None, "subject": f"broker {broker_id}", "by": None,
+        "before": None, "after": {"state": state}, "call_id": None, "undo": None, "findings_after": [],
+    }  # fmt: skip
+    return ChangedItem(broker_id=broker_id, **of_cluster | more)
 
-    def alert(rule: str, **subject: str) -> Alert:
-        return Alert(
-            alert_id=rule,
-            rule=rule,
-            subject=subject,
-            severity=Severity.WARNING,
-            opened_at_ms=2_000,
-            closed_at_ms=None,
-            finding=Finding(summary="", evidence={}, rule=rule),
-        )
 
-    alerts = [
-        alert("disk", broker_id="1"),
-        alert("lag", topic="/default/of-2"),
-        alert("lag_of_unknown_owner", topic="/default/of-none"),
-        alert("cluster"),
-    ]
-    placed = {"/default/of-2": {"2"}}
-    found = with_findings([item("1"), item("2")], alerts, 3_000, placed)
-    assert [[each.rule for each in one.findings_after] for one in found] == [
+def alert(rule: str, opened_at_ms: int = 2_000, **subject: str) -> Alert:
+    return Alert(
+        alert_id=rule,
+        rule=rule,
+        subject=subject,
+        severity=Severity.WARNING,
+        opened_at_ms=opened_at_ms,
+        closed_at_ms=None,
+        finding=Finding(summary="", evidence={}, rule=rule),
+    )
+
+
+def rules_after(
+    items: list[ChangedItem], alerts: list[Alert], placed: dict[str, set[str]]
+) -> list[list[str]]:
+    found = with_findings(items, alerts, 5_000, placed)
+    return [[each.rule for each in one.findings_after] for one in found]
+
+
+ALERTS = [
+    alert("disk", broker_id="1"),
+    alert("lag", topic="/default/of-2"),
+    alert("lag_of_unknown_owner", topic="/default/of-none"),
+    alert("cluster"),
+]
+PLACED = {"/default/of-2": {"2"}}
+
+
+@pytest.mark.parametrize("state", ["started", "joined", "leads"])
+def test_findings_of_one_broker_do_not_follow_the_start_of_another(state: str) -> None:
+    assert rules_after([item("1", state), item("2", state)], ALERTS, PLACED) == [
         ["disk", "cluster"],
         ["lag", "cluster"],
     ]
+
+
+def test_findings_of_topics_follow_the_loss_or_drain_of_the_broker_that_they_left() -> None:
+    drain = {"kind": "operator", "operation": "brokers.unload", "subject": "1", "after": None}
+    for left in (item("1", "gone"), item("1", "stopped"), item("7", **drain)):
+        assert rules_after([left], ALERTS, PLACED) == [["disk", "lag", "lag_of_unknown_owner", "cluster"]]
+
+
+def test_findings_during_a_change_follow_it() -> None:
+    """A drain that began at 1 s and ended at 4 s has the time of its end. Another change came in between."""
+
+    def change(topic: str, begun_ms: int, ended_ms: int) -> ChangedItem:
+        of_call: dict[str, Any] = {
+            "kind": "operator",
+            "operation": "topics.move",
+            "subject": topic,
+            "after": None,
+        }
+        return item("7", at=format_time(ended_ms), call_id=new_id(CALL, begun_ms), **of_call)
+
+    items = [change("/default/t", 1_000, 4_000), change("/default/t", 2_500, 2_600)]
+    alerts = [alert(f"at_{ms}", ms, topic="/default/t") for ms in (500, 1_500, 3_000, 4_500)]
+    assert rules_after(items, alerts, {}) == [["at_1500"], ["at_3000", "at_4500"]]
+
+
+async def test_pages_of_changes_are_by_time(cluster: Administered) -> None:
+    """An outcome may be behind newer changes in the audit, as earlier versions wrote it."""
+    times = [now_ms() - ago_s * 1000 for ago_s in (50, 40, 30, 20, 60)]
+    for time_ms in times:
+        entry = Entry(
+            call_id=new_id(CALL, time_ms), principal="bob", face="cli", operation="topics.move",
+            arguments={"topic": "t"}, time_ms=time_ms,
+        )  # fmt: skip
+        await cluster.core.audit.write(entry.call(), entry.outcome(decision="allowed"))
+    shown: list[str] = []
+    until: dict[str, Any] = {}
+    while True:
+        page = await cluster("changes.list", topic="t", limit=2, **until)
+        shown += [each["at"] for each in page["items"]]
+        if not page["more"]:
+            break
+        until = {"until": page["items"][-1]["at"]}
+    assert shown == [format_time(time_ms) for time_ms in sorted(times, reverse=True)]
 
 
 async def test_without_a_limit_as_many_changes_are_listed_as_fit(cluster: Administered) -> None:

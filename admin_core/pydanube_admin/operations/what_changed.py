@@ -22,6 +22,7 @@ from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
+from pydanube_admin.engine.kept_records import time_of
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
     Effect,
@@ -51,6 +52,7 @@ STATES: Final = {
     "broker_gone": "gone",
     "leader_elected": "leads",
 }
+LOSE_NONE: Final = frozenset({"started", "joined", "leads"})  # states in which a broker loses no topics
 MOST_STATE_CHARS: Final = 400  # of a state before or after. A larger one is in the audit
 #: Decisions of the audit, as states of a change that took effect, or may have in part. A refused one took none.
 MADE: Final[Mapping[str, Literal["failed", "interrupted"] | None]] = {
@@ -88,12 +90,16 @@ class FindingAfter(Result):
 
 
 class ChangedItem(Result):
-    """One change. `findings_after` began after it and before the next one of the same subject."""
+    """One change. Its `findings_after` began after it did, and before the next one of the same subject did."""
 
-    at: str
+    at: str  # of its end, or, while it is under way, of its begin
     kind: Literal["operator", "client", "cluster"]
-    # None: it was made. Otherwise its effect may be partial
-    state: Literal["under_way", "failed", "interrupted"] | None = Field(default=None, exclude_if=is_none)
+    state: Literal["under_way", "failed", "interrupted"] | None = (
+        Field(  # absent: it was made. under_way: its task
+            default=None,  # goes on. failed, or interrupted by the end of its broker: it may have been made in part
+            exclude_if=is_none,
+        )
+    )
     operation: str | None
     subject: str
     broker_id: str | None
@@ -103,8 +109,7 @@ class ChangedItem(Result):
     call_id: str | None
     undo: dict[str, Any] | None  # {until, call}: the call is ready to be made
     findings_after: list[FindingAfter] = Field(default_factory=list, exclude_if=lambda value: not value)
-    # why: in the caller's words
-    untrusted: dict[str, Any] | None = Field(default=None, exclude_if=is_none)
+    untrusted: dict[str, Any] | None = Field(default=None, exclude_if=is_none)  # {why}: in the caller's words
 
 
 class WhatChanged(Result):
@@ -158,7 +163,7 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
     shown = items[: request.most]
     opened, closed = await context.port.alerts()
     alerts = with_past([*opened, *closed], past)
-    placed = await _placed(context, alerts) if any(_broker_of(each) for each in shown) else {}
+    placed = await _placed(context, alerts) if any(_state(each) in LOSE_NONE for each in shown) else {}
     found = with_findings(shown, alerts, until_ms, placed)
     if request.limit is None:
         found = _fitting(found)
@@ -197,6 +202,7 @@ async def _records(
         ]
         older = page.next_page is not None
         asked = asked.model_copy(update={"page": page.next_page})
+    found.sort(key=lambda each: each.time, reverse=True)  # the records of a chain are only nearly by time
     shown = found[: request.most]
     return (
         [each.model_copy(update={"before": each.before or before.get(each.call_id)}) for each in shown],
@@ -368,11 +374,25 @@ def _broker_of(item: ChangedItem) -> str | None:
     return item.subject if (item.operation or "").startswith("brokers.") else None
 
 
-def _is_about(alert: Alert, broker_id: str, placed: Mapping[str, Set[str]]) -> bool:
-    """Return whether an alert is about a broker, a topic that it owns, or no broker and no topic."""
+def _is_about(alert: Alert, item: ChangedItem, broker_id: str, placed: Mapping[str, Set[str]]) -> bool:
+    """Return whether an alert may follow from a change of a broker: it is about that broker, a topic, or neither.
+
+    After a change that gives the broker topics, only alerts of its present topics are. After a loss or drain, its
+    topics belong to other brokers.
+    """
     if "broker_id" in alert.subject:
         return bool(alert.subject["broker_id"] == broker_id)
-    return "topic" not in alert.subject or broker_id in placed.get(str(alert.subject["topic"]), ())
+    if "topic" not in alert.subject or _state(item) not in LOSE_NONE:
+        return True
+    return broker_id in placed.get(str(alert.subject["topic"]), ())
+
+
+def _began_ms(item: ChangedItem) -> int:
+    """Return when a change began: the id of its call has that time."""
+    at_ms = _ms(item.at)
+    with suppress(ValueError):
+        return min(at_ms, time_of(item.call_id or ""))
+    return at_ms
 
 
 def with_findings(
@@ -384,26 +404,28 @@ def with_findings(
     """Add to each change the alerts of its topic or of its broker, or any if it names neither.
 
     Args:
-        placed: topic → ids of the brokers that own it, for changes of brokers.
+        placed: topic → ids of the brokers that own it, for starts of brokers.
     """
     by_topic: defaultdict[str | None, list[Alert]] = defaultdict(list)
     for each in sorted(alerts, key=lambda each: (-each.severity, each.opened_at_ms)):
         by_topic[None].append(each)
         if "topic" in each.subject:
             by_topic[_base(str(each.subject["topic"]))].append(each)
-    ends: dict[str, int] = {}  # by subject: when its next change came
-    found = []
-    for item in items:
-        at_ms, end_ms = _ms(item.at), ends.get(item.subject, until_ms)
-        ends[item.subject] = at_ms
+    began = [_began_ms(item) for item in items]
+    ends: dict[str, int] = {}  # by subject: when its next change began
+    found = list(items)
+    for n in sorted(range(len(items)), key=began.__getitem__, reverse=True):
+        item, began_ms = items[n], began[n]
+        end_ms = ends.get(item.subject, until_ms)
+        ends[item.subject] = began_ms
         first, broker_id = item.subject.split(" ", 1)[0], _broker_of(item)
         own = by_topic.get(_base(first) if first.startswith("/") else None, ())
         after = islice(
             (
                 each
                 for each in own
-                if at_ms <= each.opened_at_ms < end_ms
-                and (broker_id is None or _is_about(each, broker_id, placed or {}))
+                if began_ms <= each.opened_at_ms < end_ms
+                and (broker_id is None or _is_about(each, item, broker_id, placed or {}))
             ),
             MOST_FINDINGS,
         )
@@ -411,7 +433,7 @@ def with_findings(
             FindingAfter(rule=each.rule, subject=dict(each.subject), opened_at=format_time(each.opened_at_ms))
             for each in after
         ]
-        found.append(item.model_copy(update={"findings_after": shown}))
+        found[n] = item.model_copy(update={"findings_after": shown})
     return found
 
 
