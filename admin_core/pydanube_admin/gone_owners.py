@@ -31,10 +31,10 @@ _REMOVE: Final = "its plan shows the loss. Apply it only if the data directory i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoneOwner:
-    """A broker that owns topics and is not registered."""
+    """A broker that is not registered, and that topics or its audit wait for."""
 
     broker_id: str
-    topics: int = 0  # that wait for it
+    topics: int = 0  # that wait for it, without its audit
     reported_at_ms: int | None = None  # when it last reported the offsets of its topics, or None
     gone_since_ms: int | None = None  # when the answering broker saw its registration end, or None
     taken_over: bool = False  # whether others take over its topics without a plan (`cluster.on_loss`)
@@ -45,9 +45,13 @@ class GoneOwner:
     @property
     def why(self) -> str:
         """Return why it does not answer, as lists say it."""
+        return f"it is not registered, and {self._waiting}"
+
+    @property
+    def _waiting(self) -> str:
         if not self.topics:
-            return "it is not registered, and only its audit waits for it"
-        return f"it is not registered, and {counted(self.topics, 'topic waits', 'topics wait')} for it"
+            return "only its audit waits for it"
+        return f"{counted(self.topics, 'topic waits', 'topics wait')} for it"
 
     @property
     def state(self) -> str:
@@ -61,7 +65,7 @@ class GoneOwner:
         if self.reported_at_ms is not None:
             reported = f"It reported last at {format_time(self.reported_at_ms)} how far its topics go"
         since = "" if self.gone_since_ms is None else f" since {format_time(self.gone_since_ms)}"
-        return f"{GONE}: it is not registered{since}, and does not answer. {reported}"
+        return f"{GONE}: it is not registered{since}, and does not answer. {reported}. {self._waiting.capitalize()}"
 
     @property
     def times(self) -> dict[str, Any]:
@@ -82,10 +86,7 @@ class GoneOwner:
                 f"{topic} is at broker {self.broker_id}, which is {SILENT}: it is registered, and does not answer ({self.silent}). "
                 "If it does not come back, it counts as gone when its lease ends (10 s). Ask again then"
             )
-        waiting = counted(self.topics, "topic waits", "topics wait")
-        return (
-            f"{topic} is at broker {self.broker_id}, which is {self._state}. {waiting} for it. {self._remedy}"
-        )
+        return f"{topic} is at broker {self.broker_id}, which is {self._state}. {self._remedy}"
 
     def error(self, topic: str) -> Unavailable:
         """Return the refusal of a call about the topic."""
@@ -93,8 +94,7 @@ class GoneOwner:
 
     def own_error(self) -> Unavailable:
         """Return the refusal of a call that the broker itself has to answer."""
-        waiting = counted(self.topics, "topic waits", "topics wait")
-        return self._refusal(f"broker {self.broker_id} is {self._state}. {waiting} for it. {self._remedy}")
+        return self._refusal(f"broker {self.broker_id} is {self._state}. {self._remedy}")
 
     def _refusal(self, message: str, **details: Any) -> Unavailable:
         if self.silent is None:
@@ -142,7 +142,7 @@ class GoneOwner:
 
 
 async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
-    """Return an owner that is gone, or None if it is registered or no topic waits for it."""
+    """Return an owner that is gone, or None if it is registered or neither a topic nor its audit waits for it."""
     waiting = (await port.missed()).get(broker_id)
     if waiting is None:
         return None

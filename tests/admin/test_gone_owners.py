@@ -38,6 +38,13 @@ def test_the_remedy_fits_what_the_brokers_do_by_themselves(
     )
 
 
+def test_of_a_gone_broker_without_topics_it_is_said_that_its_audit_waits() -> None:
+    gone = GoneOwner(broker_id="7", topics=0)
+    for said in (gone.own_error().message, gone.sentence("/system/_audit-7"), gone.why):
+        assert "only its audit waits for it" in said.lower()
+        assert "0 topics" not in said
+
+
 class PortWithSlowStore:
     """Broker 7 is gone; its last report cannot be read before `store_answers`."""
 

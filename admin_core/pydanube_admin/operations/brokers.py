@@ -81,7 +81,7 @@ class BrokerItem(Result):
     broker_id: str
     # Empty: as of an older build
     name: str = ""  # its setting server.name, else host and port of its clients' port, else its id
-    state: str  # starting | active | read_only | draining | drained | gone: not registered, and topics wait for it
+    state: str  # starting | active | read_only | draining | drained | gone: not registered, and topics or its audit wait for it
     leader: bool
     zone: str | None  # its setting server.zone
     version: str | None
@@ -91,14 +91,13 @@ class BrokerItem(Result):
     heard_s_ago: float | None  # 0: it answered this call
     heard_s_ago_reason: str | None = None  # gone_before_this_start
     topics: int  # that it serves, or that wait for it
-    # {cpu: processors, in_bytes_s, out_bytes_s, disk_bytes: of its journal}. A key without a sample yet is absent
-    load: dict[str, float]
-    capacity: dict[str, float]  # of the same keys, without those that are unknown
+    load: dict[str, float]  # cpu, in_bytes_s, out_bytes_s, disk_bytes. A key without a sample yet is absent
+    capacity: dict[str, float]  # of the same keys, without those that are unknown. cpu: processors
     ready: bool
     listen: dict[str, str]
-    # {id, term, state: open | closing | closed, copies, on_loss, copied_lag_bytes, copied_lag_ms}. Null for a lone broker and
-    # while the metadata store does not answer, the lags for one that does not copy
-    journal: dict[str, Any] | None = None
+    journal: dict[str, Any] | None = Field(  # {id, term, state: open | closing | closed, copies, on_loss,
+        default=None  # copied_lag_bytes, copied_lag_ms: null without copies}. Null for a lone broker, or without metadata
+    )
 
 
 class BrokerRequest(Request):
@@ -260,7 +259,7 @@ async def this_broker(context: Context, broker_id: str | None) -> BrokerFacts:
     effect=Effect.READ,
     summary="List brokers with state, version, topics and addresses.",
     default_profile=True,
-    examples=(Example({}, "those that are registered, and those that topics wait for"),),
+    examples=(Example({}, "those that are registered, and those that are gone"),),
 )
 async def list_brokers(context: Context, request: SortedListRequest) -> Page[BrokerItem]:
     leading, matches = await context.port.leader(), glob(request.filter)

@@ -311,7 +311,7 @@ class FindingAfter(Result):
 
 
 class ChangedItem(Result):
-    """One change. `findings_after` began after it and before the next one of the same subject."""
+    """One change. Its `findings_after` began after it did, and before the next one of the same subject did."""
 
     at: str
     kind: Literal["operator", "client", "cluster"]
