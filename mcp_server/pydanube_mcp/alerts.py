@@ -33,6 +33,7 @@ from pydanube_core.security.identity import OPERATOR, current_identity
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.fencing import fenced
 from pydanube_mcp.narrowing import current_narrowing
+from pydanube_mcp.stdio import not_counted
 
 ALERTS_URI: Final = "danube://alerts"
 PAUSE_S: Final = 1.0
@@ -81,7 +82,8 @@ class AlertWatch:
     ) -> SubscriptionsListenResult:
         """Handle `subscriptions/listen` of the 2026 protocol."""
         await self._check(map(str, params.notifications.resource_subscriptions or ()))
-        return await self._listening(context, params)
+        with not_counted():  # it lasts until the client ends it, and `MAX_LISTENERS` bounds it
+            return await self._listening(context, params)
 
     async def _check(self, uris: Iterable[str]) -> None:
         """Raise if the caller may not read the resource that it subscribes to."""

@@ -29,9 +29,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import anyio
 from mcp import MCPError
+from mcp.server.connection import Connection
 from mcp.server.mcpserver import Context
 from mcp.types import (
     ElicitRequest,
@@ -46,7 +48,10 @@ from pydanube_admin.wording.radius import loss_text
 from pydanube_core.errors import ClusterError, PermissionDenied
 from pydanube_core.spelling import shown
 
+from pydanube_mcp.stdio import not_counted
+
 ASK_TIMEOUT_S: Final = 600.0  # as long as a plan lives by default
+MOST_QUESTIONS: Final = 128  # that wait for a person at one client
 _MODERN: Final = "2026-07-28"
 CONSENT: Final = "consent"  # the name of the question
 _FIELD: Final = "name"
@@ -141,10 +146,19 @@ def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
     return question, state["token"], question.judge(given.action, given.content)
 
 
+#: the plans that a person is being asked about
+_questions: Final = WeakKeyDictionary[Connection, set[str]]()
+
+
 async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
     """Send the question while the call waits. Any failure on the way counts as no consent."""
+    connection = context.request_context.session._connection
+    open_questions = _questions.setdefault(connection, set())
+    if len(open_questions) >= MOST_QUESTIONS:
+        return Answer.UNASKED
+    open_questions.add(question.plan["plan_id"])
     try:
-        with anyio.fail_after(ASK_TIMEOUT_S):
+        with anyio.fail_after(ASK_TIMEOUT_S), not_counted():
             result = await context.request_context.session.elicit_form(
                 message=question.text,
                 requested_schema=question.schema,
@@ -152,6 +166,8 @@ async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
             )
     except (MCPError, TimeoutError, ValueError, RuntimeError):
         return Answer.UNASKED
+    finally:
+        open_questions.discard(question.plan["plan_id"])
     return question.judge(result.action, result.content)
 
 

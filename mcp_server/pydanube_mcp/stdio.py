@@ -10,10 +10,13 @@ fill the memory with them.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -39,6 +42,7 @@ class Underway:
 
     def __init__(self) -> None:
         self._count = 0
+        self._unwritten = 0  # of them, messages that wait to be written
         self._room = anyio.Event()
 
     def begin(self) -> None:
@@ -48,19 +52,53 @@ class Underway:
         self._count -= 1
         self._room.set()
 
-    async def until_room(self) -> None:
-        """Wait until fewer than `MOST_UNDERWAY` are left."""
-        while self._count >= MOST_UNDERWAY:
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Count a message while it waits to be written."""
+        self.begin()
+        self._unwritten += 1
+        try:
+            yield
+        finally:
+            self._unwritten -= 1
+            self.end()
+
+    async def until_room(self, method: str) -> None:
+        """Wait until fewer than `MOST_UNDERWAY` are left. For a ping, which shows life: that many unwritten messages."""
+        while (self._unwritten if method == "ping" else self._count) >= MOST_UNDERWAY:
             self._room = anyio.Event()
             await self._room.wait()
 
     async def counted(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: count a message while it is handled."""
+        token = _counting.set(self)
         self.begin()
         try:
             return await call_next(ctx)
         finally:
             self.end()
+            _counting.reset(token)
+
+
+_counting: ContextVar[Underway | None] = ContextVar("_counting", default=None)
+
+
+@contextmanager
+def not_counted() -> Iterator[None]:
+    """Context in which the request of this task does not count as under way. It needs a bound of its own.
+
+    For what ends by a later line only: a question to a person, and a subscription. If these counted, the line
+    that ends them might never be read.
+    """
+    underway = _counting.get()
+    if underway is None:
+        yield
+        return
+    underway.end()
+    try:
+        yield
+    finally:
+        underway.begin()
 
 
 class CountedAnswers:
@@ -71,11 +109,8 @@ class CountedAnswers:
         self._underway = underway
 
     async def send(self, item: SessionMessage, /) -> None:
-        self._underway.begin()
-        try:
+        with self._underway.writing():
             await self._stream.send(item)
-        finally:
-            self._underway.end()
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -95,7 +130,7 @@ class StdinLines:
 
     Args:
         refuse: sends the answer to an invalid or too long line. Such a line is skipped.
-        underway: no further request is read while this is full.
+        underway: nothing after a request is read while this is full.
     """
 
     def __init__(
@@ -138,15 +173,18 @@ class StdinLines:
             self._portal.call(self._refuse, refused(INVALID_REQUEST, why))
         elif line.strip():
             answer = refusal(line)
-            self._portal.call(self._hand_on, line, answer)
+            if answer is not None:
+                self._portal.call(self._refuse, answer)
+                return
+            message = json.loads(line)
+            # Only requests wait. Calls wait for answers to our own questions, and a notification may cancel a call
+            waits_as = message["method"] if "id" in message and "method" in message else None
+            self._portal.call(self._hand_on, line.decode(), waits_as)
 
-    async def _hand_on(self, line: bytes, answer: JSONRPCError | None) -> None:
-        if answer is not None:
-            await self._refuse(answer)
-            return
-        if b'"method"' in line:  # answers to our own questions do not wait, because calls wait for them
-            await self._underway.until_room()
-        await self._send.send(line.decode())
+    async def _hand_on(self, line: str, waits_as: str | None) -> None:
+        if waits_as is not None:
+            await self._underway.until_room(waits_as)
+        await self._send.send(line)
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self._receive.__aiter__()

@@ -22,6 +22,16 @@ from pydanube_mcp.stdio import MOST_UNDERWAY
 pytestmark = pytest.mark.anyio
 
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+BEGIN = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    },
+}
 
 
 def sent(text: str) -> bytes:
@@ -85,17 +95,7 @@ def test_messages_pass(message: dict[str, Any]) -> None:
 
 def test_over_stdio_each_is_answered_and_the_server_goes_on() -> None:
     program = "from pydanube_mcp import run_stdio; run_stdio('http://127.0.0.1:1')"
-    begin = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "t", "version": "1"},
-        },
-    }
-    lines = [json.dumps(begin), *(text for text, _, _ in CASES.values()), "x" * 9_000_000, json.dumps(PING)]
+    lines = [json.dumps(BEGIN), *(text for text, _, _ in CASES.values()), "x" * 9_000_000, json.dumps(PING)]
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:
@@ -123,6 +123,9 @@ def test_over_stdio_requests_are_read_only_as_fast_as_their_answers_are() -> Non
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
+        server.stdin.write(json.dumps(BEGIN).encode() + b"\n")
+        server.stdin.flush()
+        assert "result" in json.loads(server.stdout.readline())
         os.set_blocking(server.stdin.fileno(), False)
         left = memoryview((asked + b"\n") * count)
         while left and select.select([], [server.stdin], [], 10)[1]:  # until it takes no more

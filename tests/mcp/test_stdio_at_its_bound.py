@@ -1,0 +1,144 @@
+"""MCP over stdio at the bound of requests under way: what ends them is still read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.from_thread import BlockingPortal
+from anyio.streams.buffered import BufferedByteReceiveStream
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.types import JSONRPCError
+from pydanube_mcp.stdio import MOST_UNDERWAY, StdinLines, Underway
+
+from tests.admin.real_broker import Administered
+from tests.cli.test_locks_live import META
+from tests.support.filled_cluster import add_topic
+
+pytestmark = pytest.mark.anyio
+
+BOUND = 4
+
+
+class Server:
+    """`danube mcp` over stdio as its client sees it."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdout is not None
+        self._process = process
+        self._answers = BufferedByteReceiveStream(process.stdout)
+
+    async def send(self, method: str, params: dict[str, Any] | None = None, **more: Any) -> None:
+        await self.write({"method": method, "params": params or {}} | more)
+
+    async def write(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        await self._process.stdin.send(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+
+    async def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self._answers.receive_until(b"\n", 8_000_000))
+        return found
+
+    async def answer(self, id: str) -> dict[str, Any]:
+        """Return the answer to a request, past other messages."""
+        while (found := await self.read()).get("id") != id or "method" in found:
+            pass
+        return found
+
+
+@asynccontextmanager
+async def served(admin_url: str) -> AsyncIterator[Server]:
+    """A server with a low bound."""
+    program = (
+        f"from pydanube_mcp import consent, run_stdio, stdio; stdio.MOST_UNDERWAY = {BOUND}\n"
+        f"consent.MOST_QUESTIONS = 2 * {BOUND}; run_stdio({admin_url!r})"
+    )
+    with anyio.fail_after(60):
+        async with await anyio.open_process([sys.executable, "-c", program], stderr=None) as process:
+            try:
+                yield Server(process)
+            finally:
+                process.kill()
+
+
+async def test_calls_that_wait_for_a_person_leave_room_for_the_answers(cluster: Administered) -> None:
+    for n in range(2 * BOUND + 1):
+        await add_topic(cluster, f"/default/old{n}")
+    async with served(cluster.url) as server:
+        about = {"protocolVersion": "2025-06-18", "clientInfo": {"name": "t", "version": "1"}}
+        await server.send("initialize", about | {"capabilities": {"elicitation": {}}}, id="begin")
+        await server.answer("begin")
+        await server.send("notifications/initialized")
+        questions = []
+        for n in range(2 * BOUND):
+            await server.send(
+                "tools/call", {"name": "delete_topic", "arguments": {"topic": f"old{n}"}}, id=f"{n}"
+            )
+            while (found := await server.read()).get("method") != "elicitation/create":
+                assert "error" not in found, found
+            questions.append(found)
+        last = {"name": "delete_topic", "arguments": {"topic": f"old{2 * BOUND}"}}
+        await server.send("tools/call", last, id="one too many")
+        refused = (await server.answer("one too many"))["result"]
+        assert refused["isError"]
+        assert "was not answered" in str(refused)
+        await server.send("tools/list", id="behind")
+        for each in questions:
+            await server.write({"id": each["id"], "result": {"action": "decline"}})
+        assert "result" in await server.answer("behind")
+        await server.send("ping", id="alive")
+        assert "result" in await server.answer("alive")
+
+
+async def test_subscriptions_leave_room_for_calls() -> None:
+    async with served("http://127.0.0.1:1") as server:
+        for n in range(2 * BOUND):
+            wanted = {"notifications": {"toolsListChanged": True}, "_meta": META}
+            await server.send("subscriptions/listen", wanted, id=f"{n}")
+            assert (await server.read())["method"] == "notifications/subscriptions/acknowledged"
+        await server.send("tools/list", {"_meta": META}, id="behind")
+        assert "result" in await server.answer("behind")
+
+
+async def test_at_the_bound_only_requests_wait() -> None:
+    full, passed = Underway(), list[Any]()
+    for _ in range(MOST_UNDERWAY):
+        full.begin()
+    read_end, write_end = os.pipe()
+    lines = [
+        {"method": "notifications/cancelled", "params": {"requestId": 1, "id": 3}},
+        {"id": 1, "result": {"content": {"method": "by post"}}},
+        {"id": 2, "method": "ping"},
+        {"id": 3, "method": "tools/list"},
+    ]
+
+    async def refuse(answer: JSONRPCError) -> None:
+        raise AssertionError(answer)
+
+    with anyio.fail_after(30):
+        async with BlockingPortal() as portal:
+            incoming = StdinLines(read_end, portal, refuse, full)
+            incoming.start()
+            os.write(
+                write_end, b"".join(json.dumps({"jsonrpc": "2.0"} | each).encode() + b"\n" for each in lines)
+            )
+            messages = cast("MemoryObjectReceiveStream[str]", aiter(incoming))
+            passed += [json.loads(await anext(messages)) for _ in range(3)]
+            with anyio.move_on_after(0.5) as waiting:
+                await anext(messages)
+            assert waiting.cancelled_caught
+            full.end()
+            passed.append(json.loads(await anext(messages)))
+            os.close(write_end)
+            with pytest.raises(StopAsyncIteration):
+                await anext(messages)
+            messages.close()
+    os.close(read_end)
+    assert passed == [{"jsonrpc": "2.0"} | each for each in lines]
