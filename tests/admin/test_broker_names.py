@@ -18,6 +18,7 @@ from pydanube_broker.settings.sections import Settings
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.facts import BrokerAddress
+from pydanube_core.security.permissions import CLUSTER, Resource
 
 from tests.admin.test_any_broker_administers import administered, ask
 from tests.support.etcd import EtcdMembers
@@ -35,10 +36,11 @@ def member(broker_id: str, name: str, state: str = "active") -> BrokerAddress:
 
 
 class Known:
-    """The port of a cluster with these brokers."""
+    """The port of a cluster with these brokers, perhaps with locks."""
 
-    def __init__(self, *brokers: BrokerAddress) -> None:
+    def __init__(self, *brokers: BrokerAddress, locks: object = None) -> None:
         self.brokers = brokers
+        self.locks = locks
 
     def known_brokers(self) -> tuple[BrokerAddress, ...]:
         return self.brokers
@@ -84,6 +86,43 @@ def test_an_unknown_name_is_refused_with_close_ones() -> None:
     assert caught.value.details["did_you_mean"][0] == "east"
     with pytest.raises(InvalidArgument, match=r"There are .*host13:6650"):
         broker_id_of(THREE, "Moskwa 7")
+
+
+class Sees:
+    """Locks of a caller that has one permission on the whole cluster."""
+
+    def __init__(self, permission: str) -> None:
+        self.permission = permission
+
+    def allows(self, identity: object, permission: str, resource: Resource) -> bool:
+        return (permission, resource) == (self.permission, CLUSTER)
+
+
+@pytest.mark.parametrize("given", ["easst", "Moskwa 7", "twin"])
+def test_only_who_may_list_brokers_is_told_their_names(given: str) -> None:
+    brokers = (member("11", "east"), member("14", "twin"), member("15", "twin"))
+    with pytest.raises(InvalidArgument) as caught:
+        broker_id_of(cast(ClusterPort, Known(*brokers, locks=Sees("topics:read"))), given, field="broker")
+    told = str(caught.value.to_dict())
+    assert given in told
+    assert caught.value.details["field"] == "broker"
+    assert not any(hidden in told for hidden in ("11", "14", "15", "'east'", "brokers.list", "did_you_mean"))
+    with pytest.raises(InvalidArgument) as caught:
+        broker_id_of(cast(ClusterPort, Known(*brokers, locks=Sees("brokers:read"))), given)
+    assert any(seen in caught.value.message for seen in ("'east'", "There are east", "14, 15"))
+    assert caught.value.next[0]["operation"] == "brokers.list"
+
+
+def test_an_empty_name_is_refused_and_stands_for_no_broker() -> None:
+    """Models often send an empty string for an argument that is not needed. One broker here has no name."""
+    with pytest.raises(InvalidArgument, match=r"broker is empty.*leave broker out") as caught:
+        broker_id_of(THREE, "", field="broker")
+    assert caught.value.details["field"] == "broker"
+    for name, operation in OPERATIONS.items():
+        for field in {"broker_id", "to_broker", "broker"} & operation.request.model_fields.keys():
+            example = next((dict(e.arguments) for e in reversed(operation.examples)), dict[str, Any]())
+            with pytest.raises(InvalidArgument, match=field):
+                with_broker_ids(THREE, parse_call(name, {**example, field: ""}))
 
 
 def test_a_registered_broker_goes_before_one_that_is_gone() -> None:

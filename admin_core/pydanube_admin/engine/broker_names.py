@@ -17,7 +17,8 @@ from pydanube_core.facts import BrokerAddress
 from pydanube_core.spelling import close_names, either, shown
 
 from pydanube_admin.engine.models import Request
-from pydanube_admin.engine.operation import Call, next_call
+from pydanube_admin.engine.operation import DECLARED, Call, next_call
+from pydanube_admin.engine.permission import Sight
 
 MAX_CHARS: Final = 256  # of a URL
 MOST_NAMED: Final = 10  # brokers in an error
@@ -62,29 +63,46 @@ def broker_id_of(port: ClusterPort, given: str, *, field: str = "broker_id") -> 
     Registered brokers go before those that are gone.
 
     Raises:
-        InvalidArgument: no broker, or more than one, has that name or address.
+        InvalidArgument: no broker, or more than one, has that name or address, or it is empty. The error names
+            brokers only to a caller that may list them.
     """
     if given.isascii() and given.isdigit():
         return given
+    if not given:
+        raise InvalidArgument(
+            f"{field} is empty: name a broker by its id, its URL or its name, or leave {field} out",
+            field=field,
+            value="",
+        )
     known = port.known_brokers()
     for brokers in ([each for each in known if each.state != GONE], known):
         found = [each for each in brokers if _is_called(each, given)]
         if len(found) == 1:
             return found[0].broker_id
         if found:
-            _refuse_several(found, given, field)
-    _refuse_unknown(known, given, field)
+            _refuse_several(found, given, field, shows=_shows_brokers(port))
+    _refuse_unknown(known, given, field, shows=_shows_brokers(port))
+
+
+def _shows_brokers(port: ClusterPort) -> bool:
+    return Sight(port, DECLARED["brokers.list"].permission).everything
 
 
 def _is_called(broker: BrokerAddress, given: str) -> bool:
-    if given == broker.name:
+    if broker.name and given == broker.name:
         return True
     address = given.rstrip("/")
     urls = [url.rstrip("/") for url in (broker.broker_url, broker.admin_url) if url]
     return address in urls or address in [url.rpartition("://")[2] for url in urls]
 
 
-def _refuse_several(found: Iterable[BrokerAddress], given: str, field: str) -> NoReturn:
+def _refuse_several(found: Iterable[BrokerAddress], given: str, field: str, *, shows: bool) -> NoReturn:
+    if not shows:
+        raise InvalidArgument(
+            f"several brokers are called {shown(given)!r}: name one by its id",
+            field=field,
+            value=shown(given),
+        )
     ids = sorted(each.broker_id for each in found)
     raise InvalidArgument(
         f"{len(ids)} brokers are called {shown(given)!r}: {', '.join(ids[:MOST_NAMED])}. Name one by its id",
@@ -94,15 +112,15 @@ def _refuse_several(found: Iterable[BrokerAddress], given: str, field: str) -> N
     ).followed_by(next_call("brokers.list", {}, "shows the brokers there are"))
 
 
-def _refuse_unknown(known: Iterable[BrokerAddress], given: str, field: str) -> NoReturn:
+def _refuse_unknown(known: Iterable[BrokerAddress], given: str, field: str, *, shows: bool) -> NoReturn:
+    why, how = f"there is no broker {shown(given)!r}", "A broker is named by its id, its URL or its name"
+    if not shows:
+        raise InvalidArgument(f"{why}. {how}", field=field, value=shown(given))
     names = sorted({each.shown_name for each in known})
     close = close_names(given, names)
     hint = f"Did you mean {either(close)}?" if close else f"There are {', '.join(names[:MOST_NAMED])}."
     raise InvalidArgument(
-        f"there is no broker {shown(given)!r}. {hint} A broker is named by its id, its URL or its name",
-        field=field,
-        value=shown(given),
-        did_you_mean=close,
+        f"{why}. {hint} {how}", field=field, value=shown(given), did_you_mean=close
     ).followed_by(next_call("brokers.list", {}, "shows the brokers there are"))
 
 
