@@ -506,3 +506,4 @@ class BrokerFacts:
     read_only: bool
     ready: bool
     reasons: tuple[Reason, ...]  # why it is not ready, and its other problems
+    name: str = ""  # as `BrokerAddress.shown_name`, empty from brokers of older builds

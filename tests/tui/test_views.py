@@ -11,7 +11,7 @@ from pydanube_tui.tail import RING_MESSAGES, Tail, item_of, start_of
 from pydanube_tui.views import VIEWS
 from pydanube_tui.views.subscriptions import merged
 
-from tests.admin.real_broker import Administered
+from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_topic
 from tests.tui.consoles import Press, client_of, console_of, keys_shown, opened, screen
 from tests.tui.test_changes import settled, until_dialog
@@ -232,3 +232,19 @@ def test_partitions_of_a_subscription_are_one_item_with_sums_and_the_worst_of_th
     settled = [{**each, "lag_messages": 0} for each in (calm, late)]
     assert merged(settled)[0]["eta_s"] is None
     assert merged([calm, {**late, "eta_s": 60.0}])[0]["eta_s"] == 60.0
+
+
+async def test_the_view_of_one_broker_takes_its_id_its_name_and_its_address() -> None:
+    async with administered(**{"server.name": "east"}) as named:
+        await add_topic(named, "/default/orders", messages=1)
+        address = named.broker.broker_url.rpartition("://")[2]
+        for given, titled in (
+            (named.broker_id, f"Broker {named.broker_id[-6:]} "),
+            ("east", "Broker east "),
+            (address, f"Broker {address} "),
+        ):
+            async with opened(named, f"broker {given}") as (app, _):
+                shown = screen(app)
+                assert keys_shown(app) == ["/default/orders"], given
+                assert titled in shown
+                assert "ready   east, up" in shown

@@ -443,9 +443,8 @@ class Board(App[None]):
         found: list[str] = []
         for target in self.places[max(0, self.at - 2) : self.at + 1]:
             view = VIEWS[target.view]
-            # A broker's id has nineteen digits: its last ones do for a title, and the view has its name
             given = ((name, str(value)) for name, value in target.arguments.items())
-            detail = " › ".join(value[-6:] if name == "broker_id" else value for name, value in given)
+            detail = " › ".join(_short_id(value) if name == "broker_id" else value for name, value in given)
             found.append(f"{view.title} {detail}" if detail else view.title)
         return found
 
@@ -488,6 +487,11 @@ class Board(App[None]):
         self.run_worker(self._know_rights(), group="rights", exclusive=True)
         self.places, self.at = [Target(view=self.target.view if not self.view.takes else "overview")], 0
         self.open_view(fresh=True)
+
+
+def _short_id(broker: str) -> str:
+    """Return the last digits of a broker's id, which has nineteen: they do for a title. A name or an address is whole."""
+    return broker[-6:] if broker.isdigit() else broker
 
 
 def misread(error: Exception) -> Internal:

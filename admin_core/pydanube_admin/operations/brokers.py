@@ -73,6 +73,7 @@ class BrokerStatus(Result):
     read_only: bool
     ready: bool
     reasons: list[ReasonItem]
+    name: str = ""  # as in brokers.list. Empty: the broker is of an older build
 
 
 class BrokerItem(Result):

@@ -243,6 +243,7 @@ class BrokersPart:
             read_only=journal.read_only,
             ready=not reasons,
             reasons=reasons + self.degraded(),
+            name=broker.address().shown_name,
         )
 
     @property

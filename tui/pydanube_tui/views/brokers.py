@@ -174,8 +174,8 @@ def _head_of_one(situation: Situation) -> Sequence[Line]:
 
 
 def _topics_of_one(situation: Situation) -> list[Item]:
-    owner = situation.arguments["broker_id"]
-    return [item for item in situation.items("topics") if item["owner"] == owner]
+    broker = situation.of("broker")  # its id: the view may be given a name or an address
+    return [item for item in situation.items("topics") if broker and item["owner"] == broker["broker_id"]]
 
 
 ONE: Final = View(

@@ -221,6 +221,7 @@ class BrokerStatus(Result):
     read_only: bool
     ready: bool
     reasons: list[ReasonItem]
+    name: str = ""
 
 
 class Leader(Result):
