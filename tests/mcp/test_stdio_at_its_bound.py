@@ -112,7 +112,7 @@ async def test_at_the_bound_only_requests_wait() -> None:
     for _ in range(MOST_UNDERWAY):
         full.begin()
     read_end, write_end = os.pipe()
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"method": "notifications/cancelled", "params": {"requestId": 1, "id": 3}},
         {"id": 1, "result": {"content": {"method": "by post"}}},
         {"id": 2, "method": "ping"},
