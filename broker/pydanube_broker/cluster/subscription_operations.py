@@ -25,7 +25,27 @@ from pydanube_broker.records import Change
 
 # Of a topic: options of subscriptions that do not exist yet, by name. The first of that name takes them.
 KEPT_OPTIONS: Final = "kept_subscription_options"
+KEPT_BY_LINK: Final = "kept_by_link"  # Of a mirror: those of them that its link wrote
 MOST_KEPT: Final = 64  # subscriptions that a topic does not have yet
+
+
+def kept_at_mirror(
+    options: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a mirror keeps for subscriptions to come, and which of it its link writes. Pure.
+
+    Own options stay, also those by which somebody here has replaced the source's. Of mirrors whose link wrote no
+    `KEPT_BY_LINK` yet, all that differ from the source's count as own.
+
+    Args:
+        options: of the topic.
+        theirs: what the source keeps now, by subscription.
+    """
+    written = options.get(KEPT_BY_LINK, theirs)
+    own = {name: each for name, each in options.get(KEPT_OPTIONS, {}).items() if each != written.get(name)}
+    added = [name for name in theirs if name not in own][: max(0, MOST_KEPT - len(own))]
+    by_link = {name: theirs[name] for name in added}
+    return {**own, **by_link}, by_link
 
 
 class Subscriptions:

@@ -38,7 +38,12 @@ from pydanube_broker.cluster.records import (
     TopicSpec,
 )
 from pydanube_broker.cluster.registry_records import WHOLE, RegistryRecords
-from pydanube_broker.cluster.subscription_operations import Subscriptions
+from pydanube_broker.cluster.subscription_operations import (
+    KEPT_BY_LINK,
+    KEPT_OPTIONS,
+    Subscriptions,
+    kept_at_mirror,
+)
 from pydanube_broker.cluster.whole_topics import WholeTopics
 from pydanube_broker.records import Change
 
@@ -238,6 +243,19 @@ class TopicCatalog:
 
         await self._update(topic, decided)
         return self._logs(topic)
+
+    async def keep_for_link(self, topic: TopicName, theirs: Mapping[str, Any]) -> None:
+        """Keep at a mirror what its source keeps for subscriptions to come. Idempotent. Raises `TopicNotFound`."""
+
+        def decided(settings: TopicSettings) -> Mapping[str, Any]:
+            options = settings.options
+            kept, by_link = kept_at_mirror(options, theirs)
+            if (options.get(KEPT_OPTIONS, {}), options.get(KEPT_BY_LINK, {})) == (kept, by_link):
+                return {}
+            return {"options": {**options, KEPT_OPTIONS: kept, KEPT_BY_LINK: by_link}}
+
+        if decided(self.deciding(topic).spec.settings):
+            await self._update(topic, decided)
 
     async def fail_over(
         self, topic: TopicName, copied_until: Mapping[str, int], epochs: Mapping[str, int]

@@ -22,7 +22,6 @@ from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_records import WHOLE
-from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.copying.target import Answers, Copies, Wire
 from pydanube_broker.links.grants import GrantTables, SourceGrants
 from pydanube_broker.links.mirror import (
@@ -241,7 +240,6 @@ class LinkRun:
         if schema is not None and (subject := self._subjects.get(str(schema.get("subject")))) is not None:
             schema = {**schema, "subject": await self._mirror_subject(subject)}
         mark = MirrorOf(link=self.link.name, cluster=self._cluster, topic=str(topic.name), ids=topic.ids)
-        kept = self._kept(name, topic)
         present = self._present(topic)
         if present is None:
             if catalog.index.find_namespace(name.namespace) is None:
@@ -264,19 +262,22 @@ class LinkRun:
             await catalog.update_topic(name, policies=topic.policies)
         if settings.schema != schema:
             await registry.schemas.restore(name, schema)
-        if settings.options.get(KEPT_OPTIONS, {}) != kept:
-            await catalog.set_option(name, KEPT_OPTIONS, kept)
+        await catalog.keep_for_link(name, self._kept(name, topic))
         for record in self._records(name):
             if (served := registry.find(record.topic)) is not None:
                 registry.policies.apply(served)
             await self._subscribe(record, served, topic)
 
     def _kept(self, name: TopicName, topic: SourceTopic) -> dict[str, Mapping[str, Any]]:
-        """Return the options that the source keeps for subscriptions to come, without those that a mirror has already."""
+        """Return the options that the source keeps for subscriptions to come, without those that the mirror has already.
+
+        Partitions that lack a subscription still take its options, so it has to be at all of them.
+        """
         index = self._registry.catalog.index
-        present = {
-            each.name for record in self._records(name) for each in index.subscriptions(record.topic_id)
-        }
+        of_parts = [
+            {each.name for each in index.subscriptions(record.topic_id)} for record in self._records(name)
+        ]
+        present = set.intersection(*of_parts) if of_parts else set()
         return {
             each: mirrored_options(self.link, topic.name, options)
             for each, options in topic.kept.items()
