@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from pydanube_core.errors import ClusterError, CorruptObject, Unavailable
 
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.copying.credit import STREAM_BYTES, TOPIC_BYTES, ReceiverCredit
+from pydanube_broker.copying.credit import CHUNK_BYTES, STREAM_BYTES, TOPIC_BYTES, ReceiverCredit
 from pydanube_broker.copying.messages import (
     Answer,
     Assembly,
@@ -36,6 +36,13 @@ from pydanube_broker.copying.piece import Piece
 
 STALL_S: Final = 20.0
 _IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
+_MOST_CHUNK_BYTES: Final = (
+    TOPIC_BYTES + CHUNK_BYTES
+)  # of a round, that wait. Its credit, and the chunk that exceeds it
+# The same of what takes no credit. One message can have as much, and an answer counts at least `_ANSWER_BYTES`.
+_MOST_OTHER_BYTES: Final = 64 << 20
+_ANSWER_BYTES: Final = 1024
+_MARK_BYTES: Final = 200  # of a cursor or a session, beside its texts
 
 Sink = Callable[[Piece], Awaitable[None]]
 #: called with the bytes that a round is about to bring. It may raise `ClusterError` to refuse them
@@ -184,30 +191,67 @@ class Copies:
 
 
 class _Round:
-    """Queue of a round's answers. Credit bounds the chunks. Marks take none, and those that follow each other are joined."""
+    """Queue of a round's answers.
+
+    Credit bounds the chunks. Marks take none, and those that follow each other are joined. A source that ignores its
+    credit, or sends countless other answers, could fill the memory while the sink waits: its round fails.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.answers: deque[Answer] = deque()
+        self.chunk_bytes = 0  # that wait
+        self._answers: deque[Answer] = deque()
+        self._other_bytes = 0
         self._more = asyncio.Event()
 
-    def add(self, answer: Answer) -> None:
-        if isinstance(answer, Marks) and self.answers and isinstance(before := self.answers[-1], Marks):
-            self.answers[-1] = answer.after(before)
-        else:
-            self.answers.append(answer)
+    def add(self, answer: Answer) -> int:
+        """Queue an answer. Returns the bytes of chunks that were dropped: the round has failed."""
+        last = self._answers[-1] if self._answers else None
+        if isinstance(last, Failure):
+            return len(answer.data) if isinstance(answer, Chunk) else 0
+        if isinstance(answer, Marks) and isinstance(last, Marks):
+            answer = answer.after(last)
+            self._count(self._answers.pop(), -1)
+        self._answers.append(answer)
+        self._count(answer, 1)
+        dropped = 0
+        if self.chunk_bytes > _MOST_CHUNK_BYTES or self._other_bytes > _MOST_OTHER_BYTES:
+            dropped = self.chunk_bytes
+            why = (
+                f"a copy of topic {answer.topic_id} cannot be used: the source sent more than it was granted"
+            )
+            failure = Failure(answer.topic_id, self.number, CorruptObject(why, cause="piece"))
+            self._answers = deque([failure])
+            self.chunk_bytes, self._other_bytes = 0, _other_bytes(failure)
         self._more.set()
+        return dropped
+
+    def _count(self, answer: Answer, sign: int) -> None:
+        self._other_bytes += sign * _other_bytes(answer)
+        if isinstance(answer, Chunk):
+            self.chunk_bytes += sign * len(answer.data)
 
     async def next(self, stall_s: float | None) -> Answer:
         """Return the next answer. Raises `Unavailable`: none came for so many seconds."""
-        if not self.answers:
+        if not self._answers:
             self._more.clear()
             try:
                 async with asyncio.timeout(stall_s):
                     await self._more.wait()
             except TimeoutError:
                 raise Unavailable(f"the owner sent nothing for {stall_s:g} s", cause="stalled") from None
-        return self.answers.popleft()
+        answer = self._answers.popleft()
+        self._count(answer, -1)
+        return answer
+
+
+def _other_bytes(answer: Answer) -> int:
+    """Return about what an answer has in memory, without the data of a chunk."""
+    if not isinstance(answer, Marks):
+        return _ANSWER_BYTES
+    texts = sum(len(name) + len(cursor) for name, cursor in answer.cursors.items())
+    texts += sum(len(each.name) for each in answer.sessions)
+    return _ANSWER_BYTES + texts + _MARK_BYTES * (len(answer.cursors) + len(answer.sessions))
 
 
 class _Stream:
@@ -232,9 +276,7 @@ class _Stream:
     def close_round(self, topic_id: int, mine: _Round) -> None:
         """Close a round, and request that the owner ends it."""
         del self.rounds[topic_id]
-        for answer in mine.answers:
-            if isinstance(answer, Chunk):
-                self.taken(len(answer.data))
+        self.taken(mine.chunk_bytes)
         self.send(Leave(topic_id))
 
     def send(self, request: Request) -> None:
@@ -249,7 +291,7 @@ class _Stream:
     def answered(self, answer: Answer) -> None:
         found = self.rounds.get(answer.topic_id)
         if found is not None and found.number == answer.number:
-            found.add(answer)
+            self.taken(found.add(answer))
         elif isinstance(answer, Chunk):
             self.taken(len(answer.data))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -21,10 +21,12 @@ from pydanube_broker.copying.messages import (
     Chunk,
     End,
     Failure,
+    Grant,
     Marks,
     Request,
     Round,
     SessionMark,
+    Start,
     chunks_of,
 )
 from pydanube_broker.copying.pace import ROUNDS, Pace
@@ -399,6 +401,7 @@ async def test_answers_of_an_earlier_round_are_dropped(monkeypatch: pytest.Monke
         assert offsets(await both.copy(1, first=1)) == [1]
 
 
+@pytest.mark.anyio
 async def test_marks_that_come_while_the_sink_is_slow_are_joined() -> None:
     """They take no credit: a source sent one a second for as long as a link's limit held its piece up."""
     answers: list[Answers] = []
@@ -463,3 +466,55 @@ async def test_marks_that_come_while_the_sink_is_slow_are_joined() -> None:
     assert len(found.sessions) == MAX_PRODUCERS
     assert found.sessions[-1].producer_id == 9
     assert "s9" in found.cursors
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["chunks", "empty chunks", "states"])
+async def test_a_source_that_sends_more_than_it_was_granted_fails_its_round(kind: str) -> None:
+    """All of it waited in memory while the sink did."""
+    answers: list[Answers] = []
+    grants: list[int] = []
+    slow, taken = anyio.Event(), anyio.Event()
+
+    class Wire:
+        def send(self, request: Request) -> None:
+            if isinstance(request, Grant) and not request.topic_id:
+                grants.append(request.count)
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    def open_wire(owner: object, to: Answers) -> Wire:
+        answers.append(to)
+        return Wire()
+
+    async def sink(piece: Piece) -> None:
+        taken.set()
+        await slow.wait()
+
+    def flood() -> Iterator[Answer]:
+        state = Marks(
+            topic_id=7, number=1, start=0, end=0, time_ms=0, cursors={"s": bytes(1 << 20)}, sessions=[]
+        )
+        for _ in range({"chunks": 100, "empty chunks": 70_000, "states": 70}[kind]):
+            yield Chunk(7, 1, bytes(CHUNK_BYTES if kind == "chunks" else 0), ends_piece=False)
+            yield state if kind == "states" else Start(7, 1, 0)
+
+    copies = Copies(open_wire)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+
+            async def follow() -> None:
+                with pytest.raises(CorruptObject, match="more than it was granted"):
+                    await copies.round(OWNER, 7, 0, 0, sink, marked=lambda marks: None)
+
+            group.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            for chunk in chunks_of(piece_of(7, 0, [10]), 1):
+                answers[0].answered(chunk)
+            await taken.wait()
+            for answer in flood():
+                answers[0].answered(answer)
+            slow.set()
+    if kind == "chunks":
+        assert sum(grants) > 100 * CHUNK_BYTES - STREAM_BYTES // 2, "the other topics of the stream go on"
