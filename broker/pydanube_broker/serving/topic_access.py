@@ -332,11 +332,15 @@ class TopicAccess:
         Clients that know all brokers by one `connect_url` cannot say which broker failed. They wait while a concrete
         topic's owner is not registered.
 
+        The wait also ends when an owner that was not registered is so again, in whatever epoch: it may have lost only its
+        lease.
+
         The wait has one bound, whatever happens to the topic: a client ends the calls that take longer than it asked,
         and thousands of calls that it ends would cost it the connection.
         """
         self.check(called, Action.LOOK_UP, name)
         until_s, is_moved = anyio.current_time() + wait_s, False
+        gone: set[int] = set()
         while True:
             await self._placement.reach(name, 0.0)
             found = self._placement.parts(name)
@@ -348,6 +352,9 @@ class TopicAccess:
                 or not any(self._is_away(topic, away) for topic in found[1])
             ):
                 return found
+            if any(each.topic_id in gone and not each.waits_for for each in found[1]):
+                return found
+            gone |= {each.topic_id for each in found[1] if each.waits_for}
             is_moved = await self._placement.until_moved(found[1], left_s)
 
     def _is_away(self, topic: Placed, away: str) -> bool:
