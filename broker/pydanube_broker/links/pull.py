@@ -49,6 +49,8 @@ FAILED: Final = "failed"  # by an error of this side, such as a full disk
 #: an offset, id or epoch of a source. The journal has 64 bits, and more are counted from it
 MOST_NUMBER: Final = 1 << 62
 MOST_EPOCH: Final = 1 << 31  # of a session, which has 32 bits
+# sessions of a log in a second: the first marks bring all that the source has, and new ones may follow
+_MOST_OPENED: Final = 2 * MAX_PRODUCERS
 _AGAIN_S: Final = 0.5  # first pause after an error
 _AGAIN_MOST_S: Final = 5.0
 
@@ -202,9 +204,9 @@ class Pull:
                 continue
             opened += 1
             self._opened = now_second, opened
-            if opened > MAX_PRODUCERS:
+            if opened > _MOST_OPENED:
                 raise CorruptObject(
-                    f"the source opened more than {MAX_PRODUCERS} producer sessions of the topic within a second"
+                    f"the source opened more than {_MOST_OPENED} producer sessions of the topic within a second"
                 )
 
     def place_cursors(self) -> None:

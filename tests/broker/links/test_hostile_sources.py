@@ -161,6 +161,7 @@ async def test_sessions_of_a_source_have_a_number(monkeypatch: pytest.MonkeyPatc
             pull.marked(opened(1, 100_000))
         assert [known.find(n) is not None for n in (1, 99_000, 99_001, 100_000)] == [False, False, True, True]
         pull.marked(opened(99_001, 1000))  # known already
+        pull.marked(opened(150_001, 1000))  # a source that opens some just after the first marks is none
         with pytest.raises(CorruptObject, match="within a second"):
             pull.marked(opened(200_001, 1000))
         second = 6.0
