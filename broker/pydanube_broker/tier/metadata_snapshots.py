@@ -17,7 +17,14 @@ from typing import Final
 import anyio
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_storage.metadata import Event, KeyRange, KeyValue, MetadataStore, Revision
-from pydanube_storage.metadata.snapshots import Head, by_snapshot, encode_piece, folder_of, piece_key
+from pydanube_storage.metadata.snapshots import (
+    MOST_STORED,
+    Head,
+    by_snapshot,
+    encode_piece,
+    folder_of,
+    piece_key,
+)
 
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import now_ms
@@ -29,6 +36,8 @@ LOOK_S: Final = 1.0
 _KEPT: Final = 3
 _MOST_PIECES: Final = 500  # of one snapshot. Reading it back takes a request for each
 _MOST_PENDING: Final = 10_000  # changed keys in memory. More are written before the minute is over
+# Bytes of values in one piece, and of changed values in memory. A reader refuses larger pieces
+_MOST_PIECE_BYTES: Final = MOST_STORED // 4
 _EVERYTHING: Final = KeyRange.prefix("/")
 
 
@@ -51,6 +60,7 @@ class MetadataSnapshots:
     def _reset(self) -> None:
         self._pieces = 0
         self._pending: dict[str, Event] = {}  # by key, of whole revisions
+        self._pending_bytes = 0  # of their values
         self._newest: dict[str, Event] = {}  # of one revision, of which more may come
         self._pending_revision = self._newest_revision = Revision(0)
         self._came = 0
@@ -102,12 +112,12 @@ class MetadataSnapshots:
                 if is_whole and present:
                     await self._delete_older(present)
                     present = {}
-                due = not is_whole or self._monotonic() >= due_s or len(self._pending) >= _MOST_PENDING
+                due = not is_whole or self._monotonic() >= due_s or self._is_full()
                 if not due or not self._pending:
                     continue
                 due_s = self._monotonic() + self._every_s
                 changes, revision = list(self._pending.values()), self._pending_revision
-                self._pending = {}
+                self._pending, self._pending_bytes = {}, 0
                 self._room.set()
                 is_whole = is_whole or revision >= last
                 await self._write(name, changes, revision, whole=is_whole)
@@ -120,7 +130,7 @@ class MetadataSnapshots:
 
     async def _follow(self, watch: AsyncIterator[Event]) -> None:
         async for event in watch:
-            while len(self._pending) >= 2 * _MOST_PENDING:
+            while self._is_full(2):
                 self._room.clear()
                 await self._room.wait()
             if event.revision > self._newest_revision:
@@ -129,16 +139,32 @@ class MetadataSnapshots:
             self._newest[event.key] = event
             self._came += 1
 
+    def _is_full(self, times: int = 1) -> bool:
+        return len(self._pending) >= times * _MOST_PENDING or self._pending_bytes >= times * _MOST_PIECE_BYTES
+
     def _close_revision(self) -> None:
         """Count the newest revision as whole. A transaction's events share it, and a snapshot has all or none of them."""
-        self._pending |= self._newest
+        for key, event in self._newest.items():
+            former = self._pending.get(key)
+            self._pending_bytes += len(event.value) - (0 if former is None else len(former.value))
+            self._pending[key] = event
         self._pending_revision = self._newest_revision
         self._newest = {}
 
     async def _write(
         self, name: str, changes: Sequence[KeyValue | Event], revision: Revision, *, whole: bool
     ) -> None:
-        """Write the next piece. Raises `Conflict`: another writer has it. Also the errors of the store."""
+        """Write the next piece, or several if it would be too large: the last of them is then whole.
+
+        Raises `Conflict`: another writer has it. Also the errors of the store.
+        """
+        parts = _parts(changes)
+        for number, part in enumerate(parts, 1):
+            await self._write_piece(name, part, revision, whole=whole and number == len(parts))
+
+    async def _write_piece(
+        self, name: str, changes: Sequence[KeyValue | Event], revision: Revision, *, whole: bool
+    ) -> None:
         head = Head(
             cluster=self._tier.cluster,
             snapshot=name,
@@ -166,3 +192,16 @@ class MetadataSnapshots:
                 self._tier.hold.check()
                 with suppress(ClusterError):
                     await self._tier.child.call("object_delete", {"key": key})
+
+
+def _parts(changes: Sequence[KeyValue | Event]) -> list[list[KeyValue | Event]]:
+    """Return the changes in parts of at most `_MOST_PIECE_BYTES`, or of one larger change. At least one part."""
+    parts: list[list[KeyValue | Event]] = [[]]
+    size = 0
+    for each in changes:
+        size += len(each.value)
+        if size > _MOST_PIECE_BYTES and parts[-1]:
+            parts.append([])
+            size = len(each.value)
+        parts[-1].append(each)
+    return parts

@@ -152,6 +152,28 @@ async def test_a_snapshot_that_is_begun_while_the_metadata_change_is_whole_only_
         group.cancel_scope.cancel()
 
 
+async def test_a_piece_never_has_more_bytes_than_a_reader_takes(
+    metadata: EmbeddedStore, objects: LocalStore, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of 1 000 keys, or what changed in a minute, was one piece of any size."""
+    monkeypatch.setattr(metadata_snapshots, "_MOST_PIECE_BYTES", 100_000, raising=False)
+
+    async def put(kind: str) -> None:
+        for n in range(0, 40, 4):
+            await metadata.transact([Put(f"/{kind}/{m:03d}", os.urandom(15_000)) for m in range(n, n + 4)])
+
+    await put("first")
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer(metadata, objects, every_s=3600.0).run)
+        await check(metadata, await until_at(objects, lambda each: len(each.keys) >= 40))
+        await put("later")
+        found = await until_at(objects, lambda each: "/later/030" in each.keys)
+        assert found.pieces > 8, "changes of so many bytes are not kept until the hour is over"
+        group.cancel_scope.cancel()
+    sizes = [len(gzip.decompress(path.read_bytes())) for path in objects.spool.parent.rglob("*.gz")]
+    assert max(sizes) < 150_000, "base64, and the lines' other fields"
+
+
 async def test_another_leader_begins_a_new_snapshot_and_the_newest_three_are_kept(
     metadata: EmbeddedStore, objects: LocalStore, quick: None
 ) -> None:
