@@ -143,9 +143,8 @@ class LinkWire(BrokerCall):
                     self._answers.answered(_decode_answer(message))
         except WireError as error:
             self.on_lost(str(error), untouched=False)
-        except (
-            DecodeError
-        ) as error:  # raised into the connection, it would end the streams of all other calls
+        # Raised into the connection, it would end the streams of all other calls
+        except DecodeError as error:
             if self._link is not None and self._stream is not None:
                 self._link.cancel(self._stream)
             self._end(

@@ -336,7 +336,7 @@ def decode_mirrored(data: bytes, url: str) -> Mirrored:
 
 def _unreadable(url: str, error: Exception) -> Unavailable:
     return Unavailable(
-        f"the list of the broker at {url} cannot be read: {error!s:.200}. A source is a pydanube cluster of this version",
+        f"the answer of the broker at {url} cannot be read: {error!s:.200}. A source is a pydanube cluster of this version",
         broker=url,
     )
 
