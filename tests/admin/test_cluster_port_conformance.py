@@ -218,7 +218,7 @@ async def test_a_failure_policy_is_changed_field_by_field(port: ClusterPort) -> 
         "dead_letter_topic": None,
         "max_unacked_messages": 1_000,
     }
-    with pytest.raises(InvalidArgument, match="max_unacked_messages: 0 is not a count. Give 1 to"):
+    with pytest.raises(InvalidArgument, match=r"max_unacked_messages: 0 is not a count\. Give 1 to"):
         await port.set_failure_policy("/default/one", "s", {"max_unacked_messages": 0})
     await port.set_failure_policy("/default/one", "s", {"poison_policy": "dead_letter"})
     await port.set_failure_policy("/default/one", "s", {"max_redelivery_count": 2})

@@ -33,7 +33,8 @@ def test_a_check_of_a_subscription_exits_with_six(broker: BrokerProcess) -> None
     assert passing.returncode == 0
     text = passing.stdout.decode()
     assert "no_consumers" in text
-    assert max(len(line) for line in text.splitlines()) <= 80
+    # A command stays on one line, so that it can be copied
+    assert max(len(line) for line in text.splitlines() if "danube " not in line) <= 80
     [item] = broker.json_command("subscriptions", "lag", "--topic", "logs")["items"]
     assert (item["lag_messages"], item["lost_messages"]) == (20, 0)
     assert (item["eta_s"], item["eta_s_reason"]) in ((None, "not_gaining"), (None, "too_few_samples"))

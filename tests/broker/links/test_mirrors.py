@@ -835,7 +835,7 @@ def test_a_full_disk_of_the_mirror_is_said_and_copying_goes_on_when_there_is_roo
         def is_full() -> bool:
             link = described(here)
             states = {each["state"] for each in link["mirrors"]}
-            return states == {"failed"} and link["state"] == "copying" and "free space" in link["why"]
+            return states == {"failed"} and link["state"] == "copying" and "Free space" in link["why"]
 
         until("the full disk", is_full)
         found = until("the finding", lambda: finding(here, "link_not_copying"))

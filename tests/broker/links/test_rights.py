@@ -203,7 +203,7 @@ async def test_only_a_caller_with_all_rights_mirrors_roles_and_replaces_none(
             here,
             "roles.create",
             role="linker",
-            permissions="links:*,schemas:*,topics:*,subscriptions:*,Produce",
+            permissions="links:*,schemas:*,topics:*,subscriptions:*,namespaces:create,Produce",
         )
         bind(here, "linker", "linker")
         return token(here, "linker")
