@@ -123,11 +123,11 @@ class Journal(StoredBatches):
         """
         found = self.recovered
         assert found is not None, "recover first"
-        kept = self._files.sort_out(found)
         largest = max((record_bytes(len(body)) for _, body in found.tail), default=0)
-        least = min(
-            self.options.segment_bytes, max(LEAST_SEGMENT_BYTES, 2 * largest + SECTOR) & ~(SECTOR - 1)
-        )
+        roomy = min(self.options.segment_bytes, (2 * largest + SECTOR) & ~(SECTOR - 1))
+        least = max(min(self.options.segment_bytes, LEAST_SEGMENT_BYTES), roomy)
+        self._files.size = max(self._files.size, roomy)
+        kept = self._files.sort_out(found)
         await self._files.wait_any_ready(least, make_room)
         self._writer.start(found.proven)
         self._next = self._files.ready[0].base
@@ -371,7 +371,8 @@ class Journal(StoredBatches):
     def _roll(self, body_bytes: int) -> None:
         """Switch to the next ready segment and write a head. A record of `body_bytes` fits after it.
 
-        On an error nothing has changed: the end mark is written only when the next segment is open.
+        On an error nothing has changed: the end mark is written only when the next segment is open. If only a larger
+        segment than the ready ones has room, they are used up, and a later call finds one.
         """
         old, end = self._active, self._next + END_MARK_BYTES
         ends = [
@@ -388,7 +389,12 @@ class Journal(StoredBatches):
         head_bytes = sum(map(len, head))
         behind = record_bytes(body_bytes) + END_MARK_BYTES  # must fit after the head
         inline = head_bytes <= INLINE_BYTES and FILE_HEADER_BYTES + record_bytes(head_bytes) + behind <= size
-        if not inline and FILE_HEADER_BYTES + record_bytes(CHECKPOINT_BODY.size) + behind > size:
+        needed = FILE_HEADER_BYTES + record_bytes(CHECKPOINT_BODY.size) + behind
+        if not inline and size < needed <= self.options.segment_bytes:
+            if len(self._files.ready) > 1:  # the last one is the reserve
+                self._roll(0)
+            raise self._files.refusal()
+        if not inline and needed > size:
             raise LimitReached(
                 f"a record of {body_bytes} bytes does not fit a journal segment of {size} bytes: raise "
                 "journal.segment_bytes",

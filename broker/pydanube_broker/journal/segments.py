@@ -31,7 +31,7 @@ from pydanube_broker.journal.recovery import Recovered, SegmentFile
 log = logging.getLogger("pydanube.journal")
 
 CHAIN_FILE: Final = "chain.json"  # in the folder of a journal that has a chain in the object store
-FIRST_BYTES: Final = 16 << 20  # of a segment after each start. The largest batch fits (`settings.load`)
+FIRST_BYTES: Final = 16 << 20  # of a segment after each start. The largest batch fits
 READY_TARGET: Final = 3  # the reserve, and two because a fast load fills one while another is prepared
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128
@@ -93,7 +93,7 @@ class SegmentFiles:
             reuse
             and dropped
             and (not ready or dropped[-1].end == ready[0].base)
-            and self._first_bytes <= dropped[-1].size <= self.segment_bytes
+            and self.size <= dropped[-1].size <= self.segment_bytes
             and self._reusable(dropped[-1])
         ):
             if dropped[-1].base == found.announced:

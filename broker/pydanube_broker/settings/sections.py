@@ -150,7 +150,7 @@ with warnings.catch_warnings():  # pydantic has an old method with the name of `
 
         segment_bytes: Size = Field(
             default=64 << 20,
-            description="largest size of a journal file, from 16MiB to 1GiB. The first have 16MiB",
+            description="largest size of a journal file, from 16MiB to 1GiB. After a start it begins with 16MiB",
         )
         tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
         retention_bytes: Size | None = Field(

@@ -162,3 +162,24 @@ async def test_segments_grow_with_the_journals_use_and_are_small_again_after_a_s
     assert again.journal.next_segment_bytes == SEGMENT_BYTES
     assert await append(again, 1, 2000)
     await again.journal.close()
+
+
+async def test_a_record_larger_than_the_first_segments_is_stored_and_survives_a_start(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fits `segment_bytes`, and the segments that are ready are smaller."""
+    monkeypatch.setattr(segments, "FIRST_BYTES", SEGMENT_BYTES)
+    size = 8 * SEGMENT_BYTES
+    desk = Desk(fast_path / "j", segment_bytes=size)
+    await desk.start()
+    await desk.rested()
+    with pytest.raises(Overloaded):
+        desk.append(1, size=3 * SEGMENT_BYTES)
+    assert await append(desk, 1, 3 * SEGMENT_BYTES)
+    desk.journal.abandon()  # the record is behind the last mark
+    again = Desk(fast_path / "j", desk.truth, segment_bytes=size)
+    await again.start()
+    again.check()
+    assert again.read_all(1)
+    assert await append(again, 1, 2000)
+    await again.journal.close()
