@@ -47,6 +47,7 @@ from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.ops_call import call_request
 
 from pydanube_admin.engine.places import by_id
+from pydanube_admin.engine.task_records import broker_of
 from pydanube_admin.gone_owners import GoneOwner, gone_owner
 from pydanube_admin.peers import (
     DEADLINE_S,
@@ -167,7 +168,7 @@ class ClusterWidePort:
     def __init__(self, port: ClusterPort, peers: Peers) -> None:
         self._port = port
         self._peers = peers
-        self._own = port.life.partition("/")[0]
+        self._own = broker_of(port.life)
         self._known_gone: dict[str, GoneOwner] = {}
         self._read_s: dict[str, float] = {}  # when each of them was read
 

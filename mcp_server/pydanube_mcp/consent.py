@@ -146,17 +146,16 @@ def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
     return question, state["token"], question.judge(given.action, given.content)
 
 
-#: the plans that a person is being asked about
-_questions: Final = WeakKeyDictionary[Connection, set[str]]()
+#: calls that wait for a person's answer
+_questions: Final = WeakKeyDictionary[Connection, int]()
 
 
 async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
     """Send the question while the call waits. Any failure on the way counts as no consent."""
     connection = context.request_context.session._connection
-    open_questions = _questions.setdefault(connection, set())
-    if len(open_questions) >= MOST_QUESTIONS:
+    if _questions.setdefault(connection, 0) >= MOST_QUESTIONS:
         return Answer.UNASKED
-    open_questions.add(question.plan["plan_id"])
+    _questions[connection] += 1
     try:
         with anyio.fail_after(ASK_TIMEOUT_S), not_counted():
             result = await context.request_context.session.elicit_form(
@@ -167,7 +166,7 @@ async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
     except (MCPError, TimeoutError, ValueError, RuntimeError):
         return Answer.UNASKED
     finally:
-        open_questions.discard(question.plan["plan_id"])
+        _questions[connection] -= 1
     return question.judge(result.action, result.content)
 
 

@@ -29,6 +29,8 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError
 from pydanube_core.facts import MoveFacts
 
+from pydanube_admin.engine.task_records import broker_of
+
 _log = logging.getLogger("pydanube.balance")
 
 OFF: Final = "off"
@@ -290,7 +292,7 @@ class Balancer:
         """Judge at each interval while this broker leads, until cancelled. `rebalance` carries a suggestion out."""
         if self.options.mode == OFF:
             return
-        own = self._port.life.partition("/")[0]
+        own = broker_of(self._port.life)
         while True:
             await self._interval()
             try:

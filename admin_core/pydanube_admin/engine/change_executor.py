@@ -61,7 +61,7 @@ from pydanube_admin.engine.plan_records import (
     refusal_of,
     shown_plan,
 )
-from pydanube_admin.engine.task_records import DONE, RUNNING, cancelled, task_id_of
+from pydanube_admin.engine.task_records import DONE, RUNNING, broker_of, cancelled, task_id_of
 from pydanube_admin.engine.tasks import Resumption, Tasks
 from pydanube_admin.wording.radius import loss_text
 
@@ -489,8 +489,10 @@ class ChangeExecutor:
         ).run()
         for call in await calls_cut_off(self._port, self.guards):
             task = await self.tasks.get(task_id_of(call["call_id"]))
-            if task is not None and task.state == RUNNING:
-                continue  # its outcome is recorded when it ends
+            if task is not None and (
+                task.state == RUNNING or broker_of(task.life) != broker_of(self._port.life)
+            ):
+                continue  # its outcome is recorded when it ends, by the broker that took it up
             if task is not None:  # another broker may have recorded its interruption
                 made = task.state == DONE
             else:

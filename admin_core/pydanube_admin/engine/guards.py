@@ -21,6 +21,7 @@ from pydanube_core.facts import StateItem
 from pydanube_core.names import TopicName
 
 from pydanube_admin.engine.kept_records import readable
+from pydanube_admin.engine.task_records import broker_of
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -84,7 +85,7 @@ class Guards:
                 held = json.loads(holder.value)
                 raise Conflict(
                     f"another change of {thing} has been under way for {WAIT_S:.0f} s: the call {held['call_id']}, at the "
-                    f"broker {held['life'].partition('/')[0]}. Try again when it is done",
+                    f"broker {broker_of(held['life'])}. Try again when it is done",
                     thing=thing,
                     by_call_id=held["call_id"],
                     retry_after_ms=1000,

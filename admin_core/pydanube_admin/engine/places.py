@@ -27,7 +27,7 @@ from pydanube_admin.engine.operation import DECLARED
 from pydanube_admin.engine.plan_records import PREFIX as PLANS
 from pydanube_admin.engine.plan_records import PlanRecord
 from pydanube_admin.engine.task_records import PREFIX as TASKS
-from pydanube_admin.engine.task_records import RUNNING, TaskRecord
+from pydanube_admin.engine.task_records import RUNNING, TaskRecord, broker_of
 
 MAX_DEPTH: Final = 4  # plans.apply, changes.undo, cluster.rebalance, and one more than handlers accept
 
@@ -102,7 +102,7 @@ class Places:
         task: TaskRecord | None = await self._record(TaskRecord, TASKS, task_id)
         if task is None or task.state != RUNNING or task.life == self._port.life:
             return None
-        return await self._member(task.life.partition("/")[0], f"the task {task.task_id}")
+        return await self._member(broker_of(task.life), f"the task {task.task_id}")
 
     async def _owner(self, given: Mapping[str, Any]) -> Elsewhere | None:
         """Return the owner of the named topic, or None if it has several, which this broker queries.
@@ -127,7 +127,7 @@ class Places:
         return self._unless_own(found[0], because) if found else None
 
     def _unless_own(self, broker: BrokerAddress, because: str) -> Elsewhere | None:
-        own = self._port.life.partition("/")[0]
+        own = broker_of(self._port.life)
         return None if broker.broker_id == own else Elsewhere(broker, because)
 
 

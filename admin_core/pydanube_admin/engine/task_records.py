@@ -19,6 +19,11 @@ MAX_RESULT_BYTES: Final = 128 * 1024  # a value of the store holds 200 KiB
 RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = "running", "done", "failed", "cancelled", "interrupted"
 
 
+def broker_of(life: str) -> str:
+    """Return the id of the broker whose start a life is."""
+    return life.partition("/")[0]
+
+
 def task_id_of(call_id: str) -> str:
     """Return the id of a call's task: the call's id with another letter."""
     return "t" + call_id[1:]

@@ -39,6 +39,7 @@ from pydanube_admin.engine.task_records import (
     RUNNING,
     Detachment,
     TaskRecord,
+    broker_of,
     cancelled,
     cut_off,
     task_id_of,
@@ -93,7 +94,7 @@ class Tasks:
             LimitReached: too many already run.
             ClusterError: the call failed before it was a task.
         """
-        if len(self._detached) >= MAX_DETACHED:
+        if not self.has_room:
             raise LimitReached(
                 f"{MAX_DETACHED} detached tasks are running: wait for one, or cancel one",
                 field="detach",
@@ -351,6 +352,11 @@ class Tasks:
         found = (await self._port.status()).tier.get("work", ())
         return [dict(each) for each in found if isinstance(each, Mapping) and _is_of(each, record)]
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether another detached task may run here."""
+        return len(self._detached) < MAX_DETACHED
+
     # -- stored tasks ----------------------------------------------------------------------------------------
 
     async def _put(self, record: TaskRecord) -> None:
@@ -470,6 +476,11 @@ class Resumption:
                 await self._say(record, revision, has_outcome=record.call_id in over)
                 continue
             what = {"task_id": record.task_id, "operation": record.operation}
+            if (
+                not self._tasks.has_room
+            ):  # the record stays as it is, for the start of another broker or the next one
+                _log.warning("admin.task_not_begun_again", extra={"error": "too many tasks run"} | what)
+                continue
             try:
                 await self._begin_again(await self._tasks.take_up(record, revision), call)
             except ClusterError as failure:  # is in its record, if it got that far
@@ -479,7 +490,7 @@ class Resumption:
 
     def _is_own(self, record: TaskRecord) -> bool:
         """Return whether this broker's audit has the task's call."""
-        return record.life.partition("/")[0] == self._port.life.partition("/")[0]
+        return broker_of(record.life) == broker_of(self._port.life)
 
     async def _say(self, record: TaskRecord, revision: int, *, has_outcome: bool) -> None:
         """Record the interruption in the task's record, and in this broker's audit if the outcome belongs there."""

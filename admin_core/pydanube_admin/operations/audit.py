@@ -52,6 +52,7 @@ from pydanube_admin.engine.operation import every, is_known, known, next_call, o
 from pydanube_admin.engine.page_tokens import begin_of, invalid_page, next_token, opened, scope_of, seal
 from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.permission import sits_at_the_broker
+from pydanube_admin.engine.task_records import broker_of
 from pydanube_admin.operations.brokers import this_broker
 from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 
@@ -304,7 +305,7 @@ def _places_in(page: str, scope: bytes) -> dict[str, int]:
 
 
 def _own_id(context: Context) -> str:
-    return context.port.life.partition("/")[0]
+    return broker_of(context.port.life)
 
 
 async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:

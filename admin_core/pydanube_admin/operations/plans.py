@@ -32,7 +32,15 @@ from pydanube_admin.engine.operation import Call, known, next_call, operation
 from pydanube_admin.engine.paging import Listing, glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import AppliedPlan, Plan, PlanRecord, ShownPlan, no_plan, shown_plan
-from pydanube_admin.engine.task_records import RUNNING, Task, TaskItem, TaskRecord, task_item, whole_task
+from pydanube_admin.engine.task_records import (
+    RUNNING,
+    Task,
+    TaskItem,
+    TaskRecord,
+    broker_of,
+    task_item,
+    whole_task,
+)
 
 _ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
 
@@ -461,7 +469,7 @@ async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
     """Cancel a task at its next step. The steps behind it stay done."""
     record = await _running(context, request)
     if not context.executor.tasks.cancel(record.task_id) and record.life != context.port.life:
-        broker_id = record.life.partition("/")[0]
+        broker_id = broker_of(record.life)
         raise Conflict(
             f"the task {record.task_id} runs at the broker {broker_id}: cancel it there",
             retryable=False,

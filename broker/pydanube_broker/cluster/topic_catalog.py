@@ -268,6 +268,7 @@ class TopicCatalog:
         def decided(settings: TopicSettings) -> Mapping[str, Any]:
             options = dict(settings.options)
             mark = options.pop(MIRROR, None)
+            options.pop(KEPT_BY_LINK, None)
             if mark is not None:
                 written = {**mark, "until": dict(copied_until), "epochs": dict(epochs)}
                 options[LINEAGE] = [*options.get(LINEAGE, ()), written]

@@ -352,10 +352,15 @@ class TopicAccess:
                 or not any(self._is_away(topic, away) for topic in found[1])
             ):
                 return found
-            if any(each.topic_id in gone and not each.waits_for for each in found[1]):
+            if any(each.topic_id in gone and self._is_served(each) for each in found[1]):
                 return found
             gone |= {each.topic_id for each in found[1] if each.waits_for}
             is_moved = await self._placement.until_moved(found[1], left_s)
+
+    def _is_served(self, topic: Placed) -> bool:
+        """Return whether a concrete topic's owner is registered, and the topic is not on its way to it."""
+        is_between = self._registry.ownership.is_between(TopicId(topic.topic_id))
+        return topic.broker_url != "" and not topic.waits_for and not is_between
 
     def _is_away(self, topic: Placed, away: str) -> bool:
         """Return whether a concrete topic is at no broker, at the one with this URL, or here and not served yet."""

@@ -107,7 +107,9 @@ class MetadataSnapshots:
             while self._leads() and self._pieces < _MOST_PIECES:
                 came = self._came
                 await asyncio.sleep(LOOK_S)
-                if came == self._came:
+                if came == self._came and not self._is_full(
+                    2
+                ):  # then `_follow` waits, maybe within a revision
                     self._close_revision()  # no more of it comes
                 if is_whole and present:
                     await self._delete_older(present)
