@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.journal import RecordKind
+from pydanube_broker.journal import RecordKind, segments
 from pydanube_broker.journal import journal as journal_module
 from pydanube_broker.journal.disk import Buffer
 from pydanube_broker.journal.group_commit import GROUP_BYTES, IOV_MAX, SLICE_BYTES
@@ -124,8 +124,11 @@ async def test_a_group_of_more_pieces_than_the_kernel_takes_is_written_in_order(
         await again.journal.close()
 
 
-async def test_more_than_a_group_is_written_in_slices_and_synced_in_parts(fast_path: Path) -> None:
+async def test_more_than_a_group_is_written_in_slices_and_synced_in_parts(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A burst must not hold the loop for its whole length, nor one sync grow without bound."""
+    monkeypatch.setattr(segments, "FIRST_BYTES", 64 << 20)  # no segment is made meanwhile
     with anyio.fail_after(30):
         disk = WatchingDisk()
         desk = Desk(fast_path / "j", disk=disk, segment_bytes=64 << 20)
