@@ -476,9 +476,8 @@ class Resumption:
                 await self._say(record, revision, has_outcome=record.call_id in over)
                 continue
             what = {"task_id": record.task_id, "operation": record.operation}
-            if (
-                not self._tasks.has_room
-            ):  # the record stays as it is, for the start of another broker or the next one
+            if not self._tasks.has_room:
+                # The record stays as it is, for the start of another broker or the next one
                 _log.warning("admin.task_not_begun_again", extra={"error": "too many tasks run"} | what)
                 continue
             try:

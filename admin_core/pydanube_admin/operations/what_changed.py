@@ -37,9 +37,8 @@ from pydanube_admin.operations.audit import AuditRecord, QueryAuditRequest, quer
 from pydanube_admin.operations.past_events import past_events, with_past
 
 MOST_ITEMS: Final = 20  # without a limit
-MOST_BYTES: Final = (
-    5_200  # of their JSON, which with the rest of the answer is less than 1 500 tokens for a model
-)
+#: of their JSON, which with the rest of the answer is less than 1 500 tokens for a model
+MOST_BYTES: Final = 5_200
 MOST_PLACED: Final = 200  # topics with alerts whose owners are looked up
 MOST_LOOKED_AT: Final = 2_000  # audit records of changes for one answer
 MOST_FINDINGS: Final = 5  # after one change

@@ -36,9 +36,8 @@ from pydanube_broker.copying.piece import Piece
 
 STALL_S: Final = 20.0
 _IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
-_MOST_CHUNK_BYTES: Final = (
-    TOPIC_BYTES + CHUNK_BYTES
-)  # of a round, that wait. Its credit, and the chunk that exceeds it
+#: of a round, that wait: its credit, and the chunk that exceeds it
+_MOST_CHUNK_BYTES: Final = TOPIC_BYTES + CHUNK_BYTES
 # The same of what takes no credit. One message can have as much, and an answer counts at least `_ANSWER_BYTES`.
 _MOST_OTHER_BYTES: Final = 64 << 20
 _ANSWER_BYTES: Final = 1024

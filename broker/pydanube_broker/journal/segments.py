@@ -1,9 +1,9 @@
 """The segment files: the existing ones, the one being written, and those kept ready.
 
 The first segments are small, and each that was filled doubles the size of the next, so that a broker with little to
-store takes little of the disk. Segments are filled with zeros ahead of time. So a lack of space shows here, before an offset is assigned, and ends
-when space is free again. One ready segment is the reserve: publishes may not begin it, so that audit records, cursors
-and trims can still be written when the disk is full.
+store takes little of the disk. Segments are filled with zeros ahead of time. So a lack of space shows here, before an
+offset is assigned, and ends when space is free again. One ready segment is the reserve: publishes may not begin it, so
+that audit records, cursors and trims can still be written when the disk is full.
 """
 
 from __future__ import annotations
