@@ -322,5 +322,9 @@ def _state_of(error: ClusterError) -> str:
         return SOURCE_DELETED
     if isinstance(error, (PermissionDenied, Unauthenticated)):  # the token is refused
         return UNREACHABLE
-    # A full disk is retried like a source that is away, but it is this broker's: copies write to it
-    return UNREACHABLE if isinstance(error, Retryable) and not isinstance(error, DiskFull) else FAILED
+    # Retried like a source that is away, but the source answers: a full disk here, or more than is taken at once
+    return (
+        UNREACHABLE
+        if isinstance(error, Retryable) and not isinstance(error, (DiskFull, Overloaded))
+        else FAILED
+    )
