@@ -322,7 +322,7 @@ def _state_of(error: ClusterError) -> str:
         return SOURCE_DELETED
     if isinstance(error, (PermissionDenied, Unauthenticated)):  # the token is refused
         return UNREACHABLE
-    # Retried like a source that is away, but the source answers: a full disk here, or more than is taken at once
+    # Retried like a source that is away, but the source answers: a full disk here, or more than a copy holds
     return (
         UNREACHABLE
         if isinstance(error, Retryable) and not isinstance(error, (DiskFull, Overloaded))
