@@ -131,7 +131,7 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
     if first == topic.commit == topic.state.next_offset and topic.state.append_time_ms:
         found_ms: int | None = topic.state.append_time_ms  # a quiet topic is not read
     else:
-        found_ms = await _append_time_ms(topic, first - 1, worker_threads)
+        found_ms = await append_time_at(topic, first - 1, worker_threads)
     if found_ms is not None and found_ms != request.previous_time_ms:
         raise Diverged(
             f"{topic.name} has another message at offset {first - 1} than its mirror: the source was restored to an "
@@ -142,8 +142,8 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
     return first
 
 
-async def _append_time_ms(topic: Topic, offset: int, worker_threads: WorkerThreads) -> int | None:
-    """Return the append time of a message. None: it was deleted. Batches of objects are others, with the same times."""
+async def append_time_at(topic: Topic, offset: int, worker_threads: WorkerThreads) -> int | None:
+    """Return the append time of the message at an offset. None: it was deleted. Batches of objects are others, with the same times."""
     found = None
     while found is None:
         if offset < topic.start_offset:

@@ -195,7 +195,7 @@ class _Round:
 
     Credit bounds the chunks. Marks take none, and those that follow each other are joined. Their cursors wait apart, the
     newest one of each subscription, and the next marks that are taken have them: a cursor may come before the messages
-    that it acknowledges (`links.cursors.up_to`), and a session not. A source that ignores its credit, or sends countless
+    that it acknowledges (`CursorSnapshot.up_to`), and a session not. A source that ignores its credit, or sends countless
     other answers, could fill the memory while the sink waits: its round fails.
     """
 
