@@ -29,6 +29,7 @@ _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))
     "message",
     "asctime",
     "taskName",
+    "pydanube_fields",
 }
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -43,7 +44,17 @@ _known: Final = known_secrets(os.environ)
 
 
 def record_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return `time`, `level`, `event`, then the record's own fields, and `message` if it differs from the event."""
+    """Return `time`, `level`, `event`, then the record's own fields, and `message` if it differs from the event.
+
+    Several handlers need the fields of each record, so they are made once and kept in it. The result is a copy.
+    """
+    kept: dict[str, Any] | None = record.__dict__.get("pydanube_fields")
+    if kept is None:
+        kept = record.__dict__["pydanube_fields"] = _made_fields(record)
+    return kept.copy()
+
+
+def _made_fields(record: logging.LogRecord) -> dict[str, Any]:
     extra = {key: value for key, value in vars(record).items() if key not in _STANDARD}
     message = record.getMessage()
     event = extra.pop("event", None)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from pydanube_broker.status.log import EventFormatter, configure_logging
+from pydanube_broker.status.log import EventFormatter, LogRing, configure_logging
 
 
 @pytest.fixture
@@ -80,6 +80,26 @@ def test_exception_is_named_in_the_fields() -> None:
 
 
 @pytest.mark.usefixtures("restored_logging")
+def test_fields_of_a_record_are_made_once_for_all_handlers() -> None:
+    made = []
+
+    class Message:
+        def __str__(self) -> str:
+            made.append(1)
+            return "topic_served"
+
+    one, ring = record(topic="orders"), LogRing()
+    one.msg = Message()
+    text = EventFormatter(as_json=False).format(one)
+    ring.emit(one)
+    as_json = json.loads(EventFormatter(as_json=True).format(one))
+    assert len(made) == 1
+    assert text == ring.last(lines=1, level=None, since_ms=None)[0].text
+    assert text.endswith(" topic_served topic=orders")
+    assert (as_json["event"], as_json["topic"]) == ("topic_served", "orders")
+    assert list(as_json) == ["time", "level", "event", "topic"]
+
+
 def test_level_applies_to_our_loggers_and_libraries_stay_quiet() -> None:
     out = io.StringIO()
     configure_logging(level="info", format="text", stream=out)
