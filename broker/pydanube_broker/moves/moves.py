@@ -27,7 +27,7 @@ from pydanube_storage.objects.names import topic_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.coordinator import LEASE_MS, Coordinator
-from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.journal_record import JournalRecord
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move_record import Stage
@@ -104,6 +104,8 @@ class Moves:
         self._is_gone = False  # a member, since the leader's last look
         self._wake_leader = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
+        # The epoch and head from which a topic was rebuilt. Until it is served here, nothing changes the head in that epoch
+        self._rebuilt_from: dict[TopicId, tuple[Epoch, CatalogHead]] = {}
 
     def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
         """Take in an assignment as read or watched."""
@@ -554,7 +556,8 @@ class Moves:
     async def serve(self, assignment: Assignment) -> None:
         ownership = self._registry.ownership
         await self._registry.catalog.records.until_known(assignment.topic_id)
-        head = await self._tier.take_in(assignment.topic_id)
+        epoch, head = self._rebuilt_from.pop(assignment.topic_id, (None, None))
+        head = await self._tier.take_in(assignment.topic_id, head if epoch == assignment.epoch else None)
         known = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         take_in_clients = None if known is None else await ownership.arriving(known)
         record = self._registry.catalog.index.topic_by_id(assignment.topic_id)
@@ -579,6 +582,7 @@ class Moves:
         if not arrival.has_end:  # also if a leader of the previous release has dropped `from_store`
             await self._registry.catalog.records.until_known(assignment.topic_id)
             head = await self.taking.head(assignment.topic_id)
+            self._rebuilt_from[assignment.topic_id] = assignment.epoch, head
             inherited = await self._inherit(assignment, head, arrival)
             state = await self.taking.rebuild(assignment, head, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)

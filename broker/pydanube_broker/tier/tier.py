@@ -390,14 +390,19 @@ class Tier:
         self.cold.cache.drop(topic_id)
         self.object_bytes.pop(topic_id, None)
 
-    async def take_in(self, topic_id: int) -> CatalogHead | None:
-        """Take over the objects of a topic that came from another broker; return its head. Raises `StoreUnavailable`."""
-        found = await self.catalog.head(topic_id)
-        if found is None:
-            return None
-        self.folders[topic_id] = found.head.folder
-        self.object_bytes[topic_id] = found.head.bytes
-        return found.head
+    async def take_in(self, topic_id: int, head: CatalogHead | None = None) -> CatalogHead | None:
+        """Take over the objects of a topic that came from another broker; return its head. Raises `StoreUnavailable`.
+
+        `head`: if it has been read already.
+        """
+        if head is None:
+            found = await self.catalog.head(topic_id)
+            if found is None:
+                return None
+            head = found.head
+        self.folders[topic_id] = head.folder
+        self.object_bytes[topic_id] = head.bytes
+        return head
 
     async def tiered_up_to(self, topic: Topic, offset: int) -> None:
         """Wait until everything below `offset`, which is committed, is in the cold tier.

@@ -21,6 +21,7 @@ from pydanube_broker.port import topics
 from pydanube_broker.settings.sections import Settings
 from pydanube_core.errors import ClusterError, Conflict, Fenced, Unavailable
 from pydanube_core.names import TopicName
+from pydanube_storage.catalog.catalog import Committed
 from pydanube_storage.objects import LocalStore
 
 from tests.broker.moves.test_moves_between_brokers import broker_id
@@ -146,6 +147,37 @@ async def test_slow_store_delays_answers_and_nothing_is_taken_over(
                     assert (await producer.send_many(part)).durability == "stored"
         assert cluster.owner("t") is cluster.brokers[3]
         assert sum(broker.moves.fences for broker in cluster.brokers.values()) == 0
+        assert await read_all(cluster, "t", 17) == FIRST + SECOND
+
+
+async def test_heir_reads_the_head_of_a_topic_in_the_catalog_once(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        await publish(cluster, FIRST)
+        before_it_is_served: list[int] = []
+
+        def spied(broker: Broker) -> None:
+            head = broker.tier.catalog.head
+
+            async def read(topic_id: int) -> Committed | None:
+                if broker.registry.find(NAME) is None:
+                    before_it_is_served.append(topic_id)
+                return await head(topic_id)
+
+            monkeypatch.setattr(broker.tier.catalog, "head", read)
+
+        for number in (1, 2):
+            spied(cluster.brokers[number])
+        await lost(cluster, 3)
+        await until(lambda: cluster.serves_name("t"))
+        assert not before_it_is_served, "the head from which it was rebuilt"
+        heir = cluster.owner("t")
+        topic = heir.registry.find(NAME)
+        assert topic is not None
+        assert topic.topic_id in heir.tier.folders
+        assert await publish(cluster, SECOND) == (len(FIRST), "stored")
         assert await read_all(cluster, "t", 17) == FIRST + SECOND
 
 
