@@ -19,7 +19,7 @@ from pydanube_broker.cluster.records import TopicSettings
 from pydanube_broker.copying.messages import MAX_ANSWER_BYTES, MOST_CURSORS, Marks, SessionMark
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Answers, Wire
-from pydanube_broker.links.mirror import SourceTopic, mirrored_options
+from pydanube_broker.links.mirror import SourceSubject, SourceTopic, mirrored_options
 from pydanube_broker.links.run import LinkRun, Mirrored
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
 from pydanube_broker.schema.vocabulary import SchemaType
@@ -296,6 +296,41 @@ async def test_a_schema_that_is_refused_when_it_is_registered_is_not_mirrored() 
         spec, one = of("whole")
         await registry.mirror(spec, 4242, [(one, text, None)])
         assert registry.index.find_subject("whole") is not None
+
+
+@pytest.mark.parametrize("rename", ["", "eu-"])
+async def test_an_id_that_is_another_subjects_here_leaves_its_topics_out(rename: str) -> None:
+    """A consumer finds a message's schema by its id, so it cannot have another one here."""
+
+    class Source(Liar):
+        subject: SourceSubject
+
+        async def mirrored(self, known: str) -> Mirrored:
+            topics = [replace(topic("/shop/orders"), schema={"subject": "theirs", "version": None})]
+            return Mirrored(state="1", cluster="eu", topics=topics, subjects=[self.subject], grants=None)
+
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/*",), rename=rename)
+    async with administered() as cluster:
+        registry, source = cluster.broker.registry, Source()
+        schemas = registry.schemas.registry
+        await schemas.register("own", SchemaType.JSON_SCHEMA, b'{"type": "integer"}')
+        own = schemas.index.find_subject("own")
+        assert own is not None
+        (version,) = schemas.index.versions(own.schema_id)
+        source.subject = SourceSubject(
+            schema_id=own.schema_id,
+            spec=replace(own.spec, subject="theirs"),
+            versions=((replace(version.spec, subject="theirs"), b'{"type": "string"}', None),),
+        )
+        run = LinkRun(link, source, registry, lambda: "here", cluster.broker.links.grants)
+        await run.look()
+        (left,) = run.facts().left_out
+        assert (left.topic, left.state) == ("/shop/orders", "schema_mismatch")
+        assert left.why is not None
+        assert str(own.schema_id) in left.why
+        assert schemas.index.find_subject(f"{rename}theirs") is None
+        assert schemas.index.find_subject_by_id(own.schema_id) == own
+        assert registry.find(TopicName.parse(f"/shop/{rename}orders")) is None
 
 
 def marks(**changes: Any) -> Marks:
