@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
-from pydanube_core.errors import DiskFull, Unavailable
+from pydanube_core.errors import ClusterError, DiskFull, Unavailable
 
 from pydanube_broker.chain import ChainStore, replay
 from pydanube_broker.cluster.assignment import Assignment
@@ -117,6 +117,12 @@ class Inheritances:
         finally:
             found.users -= 1
             found.used_s = time.monotonic()
+
+    async def begin(self, chain: ChainRange) -> None:
+        """Replay a chain before the first of its topics is assigned here, so that it does not wait for that."""
+        with suppress(ClusterError):  # the heirs meet it again
+            async with self.of(chain):
+                pass
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Delete replays that were not read for `IDLE_S`, until cancelled. Deletes all of them before and after."""

@@ -158,13 +158,14 @@ class Moves:
             self._registry.catalog,
             self._kept,
             tier.cluster,
-            TakeOvers(self._store, chain.store, tier.cluster, self._registry.catalog.aside),
+            TakeOvers(self._store, chain.store, tier.cluster, self._registry.catalog.aside, me),
         )
         self._left = LostAndFound(self._settings, me, self._hub, tier.cluster, tier.child)
         folder = self._hub.journal.folder.parent
         self._inherited = Inheritances(chain.store, tier.cluster, folder, self._worker_threads)
         async with anyio.create_task_group() as group:
             await group.start(self._inherited.run)
+            self.taking.take_overs.own_part = lambda chain: group.start_soon(self._inherited.begin, chain)
             await group.start(mover.run)
             self.mover = mover
             for topic_id, (assignment, revision) in self._early.items():

@@ -12,7 +12,7 @@ If the broker registers again, it keeps the topics that are not sealed yet: seal
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydanube_core.errors import Conflict
@@ -55,10 +55,15 @@ class Found:
 class TakeOvers:
     """See the module. Single user: the loop."""
 
-    def __init__(self, store: MetadataStore, chains: ChainStore, cluster: str, aside: Aside) -> None:
+    def __init__(
+        self, store: MetadataStore, chains: ChainStore, cluster: str, aside: Aside, me: BrokerId
+    ) -> None:
         self.fences = 0  # chains that were fenced here
+        # Called with a chain that was fenced here, if this broker is one of its heirs
+        self.own_part: Callable[[ChainRange], object] = lambda chain: None
         self._store = store
         self._aside = aside
+        self._me = me
         self._chains = chains
         self._cluster = cluster
 
@@ -146,6 +151,8 @@ class TakeOvers:
             "chain_fenced",
             extra={"broker_id": str(broker_id), "term": record.term, "until": until, "topics": len(topics)},
         )
+        if self._me in heirs and after.chain is not None:
+            self.own_part(after.chain)
         return after
 
     async def settle(self, coordinator: Coordinator, broker_id: BrokerId, found: Found) -> None:

@@ -21,7 +21,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 from pydanube_broker.copying.arrival import Arrival
-from pydanube_broker.moves import moves, removed_brokers
+from pydanube_broker.moves import inheritance, moves, removed_brokers
 from pydanube_broker.moves.move import Change, MoveStep
 from pydanube_broker.settings.sections import Cluster, Settings
 from pydanube_broker.tier.chain_record import ChainRecord
@@ -305,6 +305,32 @@ async def test_topics_of_a_lost_broker_are_taken_over_without_a_plan_where_its_r
         await until_state(cluster, me, JournalState.OPEN)
         again = await record_of(cluster, int(me))
         assert (again.copies, again.on_loss, again.is_whole) == (True, "take_over", False)
+
+
+async def test_leader_replays_the_chain_for_its_own_part_before_it_assigns_a_topic(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay, counter, replayed = inheritance.replay, removed_brokers.epoch_counter, anyio.Event()
+
+    async def noted(*given: Any, **named: Any) -> Any:
+        found = await replay(*given, **named)
+        replayed.set()
+        return found
+
+    async def after_it(*given: Any) -> Any:  # the leader reads this before it assigns the first topics
+        with anyio.fail_after(60):
+            await replayed.wait()
+        return await counter(*given)
+
+    monkeypatch.setattr(inheritance, "replay", noted)
+    monkeypatch.setattr(removed_brokers, "epoch_counter", after_it)
+    async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
+        for name in ("t", "other"):  # one for each heir
+            await filled(name, cluster.brokers[3])
+        await lost(cluster, 3)
+        for name in ("t", "other"):
+            await until(lambda name=name: cluster.serves_name(name))
+            assert await read_all(cluster, name, 15) == TIERED + COPIED
 
 
 def behind_at_its_end(heir: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
