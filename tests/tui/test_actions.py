@@ -19,11 +19,19 @@ def test_the_table_as_it_stands_has_no_key_twice() -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_help_of_every_view_names_every_key(view: str) -> None:
-    told = "\n".join("".join(text for text, _ in spans) for spans in help_lines(VIEWS[view], ACTIONS))
+    told = "\n".join("".join(text for text, _ in spans) for spans in help_lines(VIEWS[view], ACTIONS, 1_000))
     for key, action in by_key(ACTIONS, view).items():
         assert key in told
         assert action.help in told
         assert action.help
+
+
+def test_help_goes_on_below_its_text_and_not_at_the_edge() -> None:
+    lines = ["".join(text for text, _ in spans) for spans in help_lines(VIEWS["topics"], ACTIONS, 80)]
+    at = next(number for number, each in enumerate(lines) if each.split()[1:2] == ["overview"])
+    assert lines[at + 1].startswith(" " * 34)
+    assert lines[at + 1].strip()
+    assert [each for each in lines[at:] if len(each) > 80] == []
 
 
 def test_every_action_is_carried_out_by_somebody() -> None:

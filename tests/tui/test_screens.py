@@ -16,7 +16,7 @@ from pydanube_tui.cluster import Cluster, Options, State
 from pydanube_tui.console import Console
 from pydanube_tui.files import picture
 from pydanube_tui.grid import SEEN
-from pydanube_tui.page import Cell, Item
+from pydanube_tui.page import Cell, Item, line
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.view import Situation
@@ -170,3 +170,17 @@ async def test_state(view: str, state: str, drawn: SnapshotAssertion) -> None:
             await app.settled.wait()
             assert app.grid.stale
         assert picture(app, "svg") == drawn
+
+
+@pytest.mark.parametrize("ansi", [False, True], ids=["colours", "sixteen"])
+async def test_a_dialog_lies_over_the_table_that_it_was_opened_from(ansi: bool) -> None:
+    options: dict[str, Any] = {"theme": "ansi"} if ansi else {}
+    async with screened("topics", LARGE, rounds=ROUNDS, **options) as app:
+        table = picture(app, "text").splitlines()
+        app.read("a dialog", [line("every key")])
+        await app.screen.wait_for_refresh()
+        dialog = picture(app, "text").splitlines()
+    beside = [line[:10] for line in dialog[2:8]]
+    assert beside == [line[:10] for line in table[2:8]]
+    assert any(each.strip() for each in beside)
+    assert "every key" in "\n".join(dialog)

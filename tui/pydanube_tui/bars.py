@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Final
 
 from pydanube_tui.actions import Action
@@ -56,17 +57,27 @@ def footer(actions: Iterable[Action], counts: str, cells: int) -> Line:
 _FILTERS: Final = "orders   !orders   /^ord.*9/   ~odrs   lag:>1k   status:stuck   age:>5m   $.json.path:x"
 
 
+def _hanging(title: Sequence[Span], said: Span, cells: int) -> Iterator[Line]:
+    """Yield a title and a text beside it, whose other lines begin below its first."""
+    text, tone = said
+    indent = sum(len(words) for words, _ in title)
+    first, *rest = wrap(text, max(20, cells - indent)) or [""]
+    yield line(*title, (first, tone))
+    yield from (line((" " * indent, tone), (each, tone)) for each in rest)
+
+
 def help_lines(
-    view: View, actions: Mapping[str, Action], offers: Callable[[Action], bool] = lambda _: True
+    view: View, actions: Mapping[str, Action], cells: int, offers: Callable[[Action], bool] = lambda _: True
 ) -> list[Line]:
-    """Return the help text. Actions that this caller may not perform are dimmed."""
+    """Return the help text in lines of at most `cells` cells. Actions that this caller may not perform are dimmed."""
     lines = [line(view.summary), line(dim("the same without a screen: "), (view.twin, Tone.ACCENT)), line()]
     sorts = ", ".join(f"{column.key} {column.name}" for column in view.columns if column.key)
     if sorts:
-        lines.append(line(dim("sort by      "), sorts))
+        lines += _hanging([dim("sort by      ")], (sorts, Tone.PLAIN), cells)
     if view.columns:
         lines.append(line(dim("filter       "), _FILTERS))
-        lines.append(line(dim("columns      "), ", ".join(column.name for column in view.columns)))
+        columns = ", ".join(column.name for column in view.columns)
+        lines += _hanging([dim("columns      ")], (columns, Tone.PLAIN), cells)
     if any(column.name == "status" for column in view.columns):
         spans = [
             (f"{glyph} {name.lower().replace('_', ' ')}  ", tone) for name, (glyph, tone, _) in STATUS.items()
@@ -81,5 +92,5 @@ def help_lines(
         for action in members:
             keys = f"  {' '.join(action.keys) or '–':<12} "
             title = (f"{action.title:<18} ", Tone.PLAIN if offers(action) else Tone.DIM)
-            lines.append(line((keys, Tone.ACCENT), title, dim(action.help)))
+            lines += _hanging([(keys, Tone.ACCENT), title], dim(action.help), cells)
     return [*lines, line(), line(dim("  arrows j k pageup pagedown home end g G   move the cursor"))]

@@ -89,6 +89,8 @@ class Board(App[None]):
 
     CSS = """
     Screen { layers: base; background: $background; }
+    Dialog { background: $background 60%; }
+    Dialog:ansi { background: transparent; }
     #top, #bottom { height: 1; width: 100%; }
     #prompt { height: 1; border: none; padding: 0 1; background: $panel; display: none; }
     #prompt.-open { display: block; }
@@ -412,7 +414,9 @@ class Board(App[None]):
         counts = [
             f"{len(self.marked):,} marked" if self.marked else "",
             f"/{filter.text}" if filter is not None else "",
-            f"dropped by view: {count(self.feed.dropped)}" if isinstance(self.feed, Tail) else "",
+            f"{count(self.feed.dropped)} came too fast to be shown"
+            if isinstance(self.feed, Tail) and self.feed.dropped
+            else "",
             self._counts,
         ]
         told = "  ".join(each for each in counts if each)
@@ -454,6 +458,11 @@ class Board(App[None]):
         """Show a notification in a corner."""
         text = self.look.letters(clean(text))
         self.notify(text, severity="error" if bad else "information", markup=False, timeout=8 if bad else 4)
+
+    @property
+    def cells_of_dialog(self) -> int:
+        """The width of a text in a dialog, in cells: without border, padding and scroll bar."""
+        return min(int(self.size.width * 0.9), 116) - 6
 
     def read(self, title: str, lines: Sequence[Line]) -> None:
         """Show a text in a dialog."""

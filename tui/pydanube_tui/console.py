@@ -372,7 +372,7 @@ class Console(Board):
         self.say(f"wrote {len(rows)} rows, {len(text.encode())} bytes, to {path}")
 
     def _help(self) -> None:
-        lines = help_lines(self.view, self.options.actions, self.offers)
+        lines = help_lines(self.view, self.options.actions, self.cells_of_dialog, self.offers)
         self.read(f"{self.view.title}: its contents, and every key", lines)
 
     async def _palette(self) -> None:

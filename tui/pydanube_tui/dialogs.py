@@ -45,7 +45,7 @@ class Dialog(ModalScreen[Result]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "back")]
     DEFAULT_CSS = """
-    Dialog { align: center middle; background: $background 60%; }
+    Dialog { align: center middle; }
     Dialog > Vertical {
         width: 90%; max-width: 116; height: auto; max-height: 92%; background: $background;
         border: round $primary; padding: 0 1;

@@ -18,8 +18,10 @@ from pydanube_tui.views.charts import TITLE_CELLS, traffic
 from pydanube_tui.views.subscriptions import blocked_by, key_of, merged, place_of_subscription, urgency
 from pydanube_tui.views.wording import (
     VERDICT,
+    caller,
     decision_cell,
     next_of,
+    said_of,
     severity_cell,
     status_cell,
     subject_text,
@@ -143,7 +145,7 @@ def _needs(situation: Situation) -> Iterator[Row]:
         cells = (
             severity_cell(finding["severity"]),
             Cell(subject, Tone.STRONG, subject),
-            Cell(finding["summary"] + more),
+            Cell(said_of(subject, finding["summary"]) + more),
             _since(since, situation),
         )
         key = f"finding {finding['rule']} {subject}"
@@ -219,7 +221,7 @@ def _changes(situation: Situation) -> Iterator[Row]:
         cells = (
             decision_cell(record),
             Cell("" if subject == "cluster" else subject, Tone.STRONG),
-            Cell(f"{record['operation']} by {record['principal']}"),
+            Cell(f"{record['operation']} by {caller(record['principal'])}"),
             _since(record["time"], situation),
         )
         enter = Target(view="change", arguments={"call_id": record["call_id"]})
@@ -236,7 +238,7 @@ VIEW: Final = View(
     columns=(
         column("state", "16"),
         column("subject", "14-40 grows", title="what"),
-        column("says", "20-110 grows", title="how it is"),
+        column("says", "20-150 grows", title="how it is"),
         column("since", "6 right drop=1 seconds"),
     ),
     rows=lambda situation: [

@@ -207,8 +207,9 @@ def _standing(item: Item, situation: Situation, described: Item) -> Iterator[Lin
         yield line((f" ✗ {count(item['lost_messages'])} messages went before they were read", Tone.BAD))
     if blocked := blocked_by(item):
         yield fact("blocked by", (blocked, Tone.WARN))
-    evidence = " · ".join(f"{name} {shown(value)}" for name, value in item.get("evidence", {}).items())
-    yield fact("evidence", dim(evidence))
+    if not situation.of("diagnosis").get("findings"):  # a finding shows its own
+        evidence = " · ".join(f"{name} {shown(value)}" for name, value in item.get("evidence", {}).items())
+        yield fact("evidence", dim(evidence))
 
 
 def _chart(situation: Situation) -> Iterator[Line]:
@@ -244,7 +245,7 @@ def _parts(situation: Situation) -> Iterator[Row]:
             Cell(str(part["next_unacked"]), Tone.DIM, part["next_unacked"]),
             Cell(str(part["next_offset"]), Tone.DIM, part["next_offset"]),
             Cell(count(part["in_flight"]), Tone.PLAIN, part["in_flight"]),
-            Cell(held or "nobody", Tone.PLAIN if held else Tone.DIM),
+            Cell(held or "no consumer", Tone.PLAIN if held else Tone.DIM),
         )
         item = {**part, "topic": described["topic"], "subscription": described["subscription"]}
         yield Row(key=str(number), cells=cells, item=item)

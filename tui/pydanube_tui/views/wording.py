@@ -154,6 +154,9 @@ def next_of(finding: Mapping[str, Any], here: str = "") -> Target | Call | None:
     return None
 
 
+_ONE_LINE: Final = 100_000  # cells: the screen cuts the line
+
+
 def together(findings: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
     """Return findings with counts: those that differ only in the partition are joined."""
     found: dict[tuple[str, str], tuple[Mapping[str, Any], int]] = {}
@@ -165,8 +168,24 @@ def together(findings: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, A
     return list(found.values())
 
 
+def caller(principal: str) -> str:
+    """Return a principal, or the address of a caller without a name. Its port changes with each connection."""
+    kind, _, address = principal.partition(":")
+    return address.rpartition(":")[0] if kind in ("ipv4", "ipv6") else principal
+
+
+def said_of(subject: str, summary: str) -> str:
+    """Return the summary of a finding without its subject at the beginning, for a row that names the subject."""
+    return summary.removeprefix(f"{subject.replace(' › ', ' / ')} ")
+
+
 def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) -> list[Line]:
-    """Return findings in lines: summary, numbers, causes ruled out, remedies. `room`: height and width in cells."""
+    """Return findings in lines: summary, numbers, causes ruled out, remedies.
+
+    Args:
+        findings: of a diagnosis.
+        room: height and width in cells. A high screen shows more findings, and what is too long for a line on the next.
+    """
     lines: list[Line] = []
     told = together(findings)
     height, width = room
@@ -179,14 +198,21 @@ def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) 
         numbers = [f"{name} {shown(value)}" for name, value in finding.get("evidence", {}).items()]
         told_of = [("evidence", " · ".join(numbers[:6]), "")] if numbers else []
         told_of += [
-            ("not", f"{out['rule']}: {out['because']}", "") for out in finding.get("ruled_out", ())[:details]
+            ("excluded", f"{out['rule']}: {out['because']}", "")
+            for out in finding.get("ruled_out", ())[:details]
         ]
         told_of += [
             ("next", call["command"], f"  {call['why']}") for call in finding.get("next", ())[:details]
         ]
         for title, text, why in told_of:
             tone = Tone.ACCENT if why else Tone.PLAIN
-            lines.append(line((f"   {title:<9}", Tone.DIM), (text, tone), (why, Tone.DIM)))
+            cells = width - 13 if details > 1 else _ONE_LINE
+            whole = len(text) + len(why) <= cells
+            first, *rest = wrap(text, cells, break_on_hyphens=False) or [""]
+            lines.append(line((f"   {title:<9}", Tone.DIM), (first, tone), (why if whole else "", Tone.DIM)))
+            below = [(each, tone) for each in rest]
+            below += [] if whole else [(each, Tone.DIM) for each in wrap(why, cells)]
+            lines += [line((" " * 12, Tone.DIM), each) for each in below]
     if len(told) > most:
         lines.append(line((f"   and {len(told) - most} more: danube diagnose has all", Tone.DIM)))
     return lines
