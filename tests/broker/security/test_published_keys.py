@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,11 +37,13 @@ def server(tmp_path: Path) -> Iterator[KeyServer]:
         yield served
 
 
-def reader(server: KeyServer, *own: Any, ca: Path | None = None) -> tuple[PublishedKeys, JwtVerifier]:
+def reader(
+    server: KeyServer, *own: Any, ca: Path | None = None, changed: asyncio.Event | None = None
+) -> tuple[PublishedKeys, JwtVerifier]:
     keys = read_keys(json.dumps({"keys": own}).encode(), where="auth.jwt_keys") if own else ()
     verifier = JwtVerifier(keys, RULES)
     source = KeySource(url=server.url, ca=ca or server.ca, refresh_s=3600)
-    return PublishedKeys(source, verifier, asyncio.Event()), verifier
+    return PublishedKeys(source, verifier, changed or asyncio.Event()), verifier
 
 
 def token(key: Any, kid: str, algorithm: str = "ES256") -> str:
@@ -63,6 +66,26 @@ async def test_keys_come_and_go_as_they_are_published(server: KeyServer) -> None
         verifier.verify(token(FIRST, "a"))
     with pytest.raises(Unauthenticated):  # what it let in ends, too
         verifier.check(first)
+
+
+async def test_streams_are_looked_at_again_when_published_keys_change_and_only_then(
+    server: KeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The event ends the streams of tokens whose key went. A survivor of `make mutants`."""
+    caplog.set_level(logging.INFO, logger="pydanube.security")
+    changed = asyncio.Event()
+    published, _ = reader(server, changed=changed)
+    for keys, is_news in (
+        ([public_jwk(FIRST, "a")], True),
+        ([public_jwk(FIRST, "a")], False),
+        ([public_jwk(SECOND, "a")], True),
+    ):
+        changed.clear()
+        caplog.clear()
+        server.keys = keys
+        await published.read()
+        assert changed.is_set() is is_news
+        assert [each.message for each in caplog.records] == ["published_keys_read"] * is_news
 
 
 async def test_another_key_of_the_same_id_ends_what_the_former_let_in(server: KeyServer) -> None:
