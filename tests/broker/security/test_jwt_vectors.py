@@ -146,6 +146,21 @@ def test_time_is_looked_at_again_for_a_token_that_is_remembered() -> None:
         looking.verify(text)
 
 
+def test_the_times_of_a_token_count_to_the_second_with_the_leeway_at_both_ends() -> None:
+    """A fault of one second at the first look survived `make mutants`."""
+
+    def at(now_s: float) -> JwtVerifier:
+        return JwtVerifier(read_keys(ALL, where="k"), RULES, lambda: now_s)
+
+    text = token(nbf=NOW)
+    for good in (NOW - 60, NOW + 600 + 59.9):
+        assert at(good).verify(text).principal.name
+    with pytest.raises(Unauthenticated, match="not valid yet"):
+        at(NOW - 60.1).verify(text)
+    with pytest.raises(Unauthenticated, match="expired"):
+        at(NOW + 600 + 60).verify(text)
+
+
 def test_other_keys_end_what_the_former_let_in() -> None:
     looking = JwtVerifier((), RULES, lambda: NOW)
     looking.publish(read_published_keys(key_set(jwk("ES256", "ES256")), where="k"))
