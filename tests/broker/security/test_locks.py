@@ -17,7 +17,7 @@ from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security.authenticator import Authenticator, certificate_name
 from pydanube_broker.security.http_identity import MOST_LOOKED_AT, IdentifiedApp
 from pydanube_broker.security.last_used import WITHIN_S, LastUsed
-from pydanube_broker.security.locks import Locks, open_locks
+from pydanube_broker.security.locks import MOST_COUNTED, Locks, open_locks
 from pydanube_broker.settings.security import Auth
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.names import TopicName
@@ -587,3 +587,12 @@ async def test_keys_that_cannot_be_read_stop_a_start_and_name_the_setting(tmp_pa
         settings = Auth(mode="required", jwt_keys=tmp_path / "missing.json", issuer="i", audience="a")
         with pytest.raises(ClusterError, match=r"auth.jwt_keys: cannot read"):
             await open_locks(settings, AdminState(store), Counter(), lambda identity: lambda: None)
+
+
+async def test_refusals_are_counted_by_permission_and_their_kinds_have_a_bound(broker: Broker) -> None:
+    ann = broker.identify(await broker.token(ANN))
+    for number in range(MOST_COUNTED + 5):
+        assert not broker.may(ann, f"made:up{number}")
+    assert not broker.may(ann, "made:up0")
+    assert len(broker.refused) == MOST_COUNTED
+    assert broker.refused["made:up0"] == 2

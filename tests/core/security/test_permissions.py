@@ -93,6 +93,23 @@ def test_no_role_takes_the_name_of_a_built_in_one() -> None:
     assert all(role.system for role in BUILT_IN)
 
 
+def test_an_admin_is_who_may_do_everything_in_the_whole_cluster() -> None:
+    """The last admin cannot be removed: who is one decides whether a cluster can be locked out of itself."""
+    everything = Role(name="everything", permissions=("ManageCluster",))
+    found = Grants.of(
+        [everything],
+        [
+            bound("viewer", "admin"),
+            bound("everything", principal=BOB),
+            bound("admin", scope="namespace", resource="*", principal=Principal("of-namespaces")),
+            bound("admin", scope="topic", resource="*", principal=Principal("of-topics")),
+            bound("viewer", principal=Principal("viewer")),
+            bound("no-such-role", principal=Principal("nobody")),
+        ],
+    ).admins()
+    assert found == {ANN, BOB}
+
+
 @pytest.mark.parametrize(
     ("mine", "role", "scope", "resource", "may"),
     [
