@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "pydanube"
 
@@ -46,8 +44,6 @@ def _origin() -> str:
 def _folder(origin: str) -> tuple[Path | None, bool]:
     """Return the project's folder that was installed from, and whether its sources are used in place."""
     import json
-    from pathlib import Path
-    from urllib.parse import unquote, urlsplit
 
     try:
         found = json.loads(origin) if origin else {}

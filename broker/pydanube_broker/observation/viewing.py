@@ -39,6 +39,7 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
+VISITS: Final = 4  # departures of consumers that show how often a job comes
 SAMPLED_BYTES: Final = 1 << 20
 NOTICED_MS: Final = 60_000  # a step back of the cursor is sampled within this time
 
@@ -222,6 +223,7 @@ class Viewer:
             settled=settled,
             slowed=quotas.slowed.of(topic.name, window_ms),
             departures=_departures(pump, state, 3 * window_ms),
+            visits=() if consumers else pump.attendance.departures[-VISITS:],
             unrouted=cursor.count("unrouted", state, window_ms),
         )
 

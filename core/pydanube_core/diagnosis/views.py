@@ -197,6 +197,7 @@ class SubscriptionView:
     moved_forward: CursorMove | None = None
     production: Production | None = None
     departures: Departures | None = None
+    visits: tuple[Departure, ...] = ()  # the last departures while no consumer is attached, oldest first
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
     refusals: tuple[Refusal, ...] = ()  # of consumers, the last ones in the window
     failing: int = 0  # different open messages that were given back as failed

@@ -376,6 +376,25 @@ def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
     assert [one.rule for one in quiet(view(departure=visited))] == ["no_consumers"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "late"),
+    [
+        ({}, False),
+        ({"at_ms": NOW - 130_000}, False),
+        ({"at_ms": NOW - 151_000}, True),  # more than 1.5 times the usual 100 s
+        ({"unread": 30}, True),
+    ],
+)
+def test_a_job_that_comes_as_seldom_as_before_is_expected(changes: dict[str, Any], late: bool) -> None:
+    """A job of each night was an alert each night."""
+    last = replace(LEFT, **{"unread": 0, "at_ms": NOW - 90_000} | changes)
+    before = [replace(last, at_ms=last.at_ms - ago) for ago in (180_000, 100_000)]
+    found = quiet(view(departure=last, visits=(*before, last)))
+    assert [one.rule for one in found] == (["no_consumers"] if late else [])
+    found = quiet(view(departure=last, visits=(before[1], last)))
+    assert [one.rule for one in found] == ["no_consumers"], "two visits show no habit"
+
+
 def test_a_consumer_that_came_back_is_not_slow_for_the_time_when_nobody_read() -> None:
     """A worker was deployed anew, away for 20 s: what waited is in its hands when the next look comes."""
     pace = judged(heads=[40 + 5 * i for i in range(60)], cursors=[5 * i for i in range(60)], age_s=20)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -12,7 +14,7 @@ from pydanube_core.diagnosis.causes.messages import message_held
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.views import SubscriptionView, ago_s
+from pydanube_core.diagnosis.views import Departure, SubscriptionView, ago_s
 from pydanube_core.facts import ConsumerFacts
 from pydanube_core.units import counted
 
@@ -20,6 +22,7 @@ FEWEST: Final = 3  # departures that make a loop
 SHARING: Final = ("shared", "key-shared")
 WORKERS: Final = 3  # with two it is not known which of them is the usual one
 FEWEST_ACKS: Final = 20
+LATER: Final = 1.5  # times the usual absence: a job starts late now and then
 SLOW_TIMES: Final = 4  # machines of one kind differ by less
 IN_DANGER: Final = (LagStatus.STUCK, LagStatus.AT_RISK, LagStatus.DATA_LOST)
 
@@ -82,13 +85,15 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 @partial(
     SubscriptionRule,
-    severity="warning, or info for the first 30 s (or `stuck_after`, if that is less) of mail or absence",
+    severity="warning, or info for the first 30 s (or `stuck_after`, if that is less) of mail or absence, and for 1.5 times the "
+    "usual absence",
     holds="mail is unread and no consumer is attached, unless the last consumer had read everything and the mail is "
     "younger than `stuck_after`",
     evidence={
         "lag_messages": "unread messages",
         "last_consumer_left_s_ago": "null: none was seen since the broker took the topic on",
         "unread_when_it_left": "messages that the last one left unread",
+        "usual_absence_s": "longest time between the last departures, if each of at least three had read everything",
     },
     unobservable=("whether a consumer is meant to run: the broker does not see your deployments",),
     helps="start a consumer, or delete the subscription",
@@ -115,10 +120,13 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             f"than {options.stuck_after_s:.0f} s: a job that comes and goes"
         )
     waited = [one for one in (age_s, since_s) if one is not None]
+    usual_s = _usual_absence_s(view.visits, options) if visits else None
+    usual = usual_s is not None and since_s is not None and since_s <= LATER * usual_s
     soon = bool(waited) and min(waited) < options.patience_s and view.status not in IN_DANGER
+    expected = soon or (usual and view.status not in (LagStatus.AT_RISK, LagStatus.DATA_LOST))
     never = left is None and view.cursor_moved_ms is None
     return Finding(
-        severity=Severity.INFO if soon else Severity.WARNING,
+        severity=Severity.INFO if expected else Severity.WARNING,
         summary=counted(view.unread, f"message of {view.log} waits", f"messages of {view.log} wait")
         + f" for subscription {view.subscription!r} and no "
         + ("consumer has come since the broker took the topic on" if left is None else f"consumer is attached; {left.name!r} left"),
@@ -128,6 +136,7 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "last_consumer_left_s_ago": since_s,
             "unread_when_it_left": None if left is None else left.unread,
             "never_seen": never,
+            "usual_absence_s": usual_s,
         },
         untrusted={} if left is None else {"consumer": left.name},
         next=(
@@ -135,6 +144,13 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             NextCall("subscriptions.delete", view.arguments, "if it is no longer needed: it keeps unread messages from being trimmed"),
         ),
     )  # fmt: skip
+
+
+def _usual_absence_s(visits: Sequence[Departure], options: DiagnosisOptions) -> float | None:
+    """Return the longest time between visits that each read everything, or None if they are too few."""
+    if len(visits) < FEWEST or any(one.abrupt or one.unread > options.allowed_messages for one in visits):
+        return None
+    return max(later.at_ms - one.at_ms for one, later in pairwise(visits)) / 1000
 
 
 @partial(

@@ -295,6 +295,8 @@ def head_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.status is not LagStatus.STUCK:
         return f"the lag's status is {view.status.value}"
+    if not view.consumers:
+        return "no consumer is attached to move it"
     reason = view.lag.stuck_reason
     worst = view.head_of_line
     failed = None if worst is None or worst.offset != view.state.oldest_unread else worst
