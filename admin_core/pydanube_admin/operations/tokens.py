@@ -194,6 +194,7 @@ async def forecast_revoke_token(context: Context, request: TokenRequest) -> Fore
     return Forecast(
         diff=[entry(f"tokens/{token.token_id}", _token(token), None)],
         image={"record": encode_token(token).decode()},  # its secret is in none of both
+        basis=_token(replace(token, used_ms=None)),  # a client may use it meanwhile
     )
 
 
@@ -314,7 +315,10 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
     stored = await stored_grants(context)
     made = _new(context, stored, request)
     before = shown(stored.revocations, made.id, _revocation)
-    return Forecast(diff=[entry(f"revocations/{made.id}", before, _revocation(made))])
+    return Forecast(
+        diff=[entry(f"revocations/{made.id}", before, _revocation(made))],
+        basis=[before, request.model_dump()],  # a length counts from when the plan is applied
+    )
 
 
 @operation(
