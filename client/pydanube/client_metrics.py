@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from pydanube.statistics import (
-        ClientStatistics,
-        ConsumerStatistics,
-        HandlerStatistics,
-        ProducerStatistics,
-    )
+from pydanube.facts import ClientStatistics, ConsumerStatistics, HandlerStatistics, ProducerStatistics
 
 MOST_SERIES: Final = 1000
 _GAUGES: Final = {
@@ -27,7 +21,7 @@ _GAUGES: Final = {
 
 #: role, topic, subscription
 Labels = tuple[str, str, str]
-Statistics: TypeAlias = "ProducerStatistics | ConsumerStatistics | HandlerStatistics"
+Statistics = ProducerStatistics | ConsumerStatistics | HandlerStatistics
 
 
 class ClosedCounts:

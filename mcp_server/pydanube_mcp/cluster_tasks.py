@@ -86,15 +86,15 @@ def running_view(task: Mapping[str, Any], cluster: str | None) -> TaskView:
 def waiting_view(question: Question, token: str, *, applied: bool) -> TaskView:
     """Return the view of a plan that waits for consent."""
     plan = question.plan
-    created_ms, expires_ms = (parse_time_ms(plan[name], field=name) for name in ("created_at", "expires_at"))
+    created_ms, expires_ms = (parse_time_ms(plan[name], field=name) for name in ("as_of", "expires_at"))
     request = ElicitRequest(
         params=ElicitRequestFormParams(message=question.text, requested_schema=question.schema)
     )
     return TaskView(
         task_id=_full_id(question.cluster, token + (APPLIED if applied else "")),
         status="input_required",
-        created_at=plan["created_at"],
-        updated_at=plan["created_at"],
+        created_at=plan["as_of"],
+        updated_at=plan["as_of"],
         ttl_ms=max(0, expires_ms - created_ms),
         message="waits for a person's consent",
         input_requests={CONSENT: request.model_dump(mode="json", by_alias=True, exclude_none=True)},

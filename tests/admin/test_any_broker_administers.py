@@ -263,7 +263,7 @@ async def test_a_topic_whose_owner_is_gone_is_described_from_the_metadata(
         before_its_lease_ends.setattr(type(cluster.brokers[1].port), "missed", none_missed)
         for broker in (cluster.brokers[1], cluster.brokers[2]):
             found = await ask(broker, "topics.describe", topic=lost)
-            assert (found["state"], found["messages_reason"]) == ("silent", "owner_silent")
+            assert (found["owner_state"], found["messages_reason"]) == ("down", "owner_silent")
             assert "when its lease ends" in found["because"]
             for operation in ("diagnose.topic", "diagnose.subscription", "diagnose.producer"):
                 subject = {"topic": lost} | ({"subscription": "s"} if "subscription" in operation else {})
@@ -278,8 +278,8 @@ async def test_a_topic_whose_owner_is_gone_is_described_from_the_metadata(
         found = await ask(broker, "topics.describe", topic=lost)
         for name in ("topic", "topic_id", "owner", "subscriptions", "policies", "durability", "created_at"):
             assert found[name] == before[lost][name]
-        assert (found["state"], found["subscriptions"], found["policies"]) == (
-            "gone",
+        assert (found["owner_state"], found["subscriptions"], found["policies"]) == (
+            "down",
             ["s"],
             {"max_publish_rate": 1000},
         )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube import connect
+from pydanube_admin.engine import forecast
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_admin.engine.forecast import Forecast, bounded, entry
 from pydanube_admin.engine.plan_records import MAX_PLANS_OF_ONE
@@ -113,8 +114,14 @@ async def test_a_plan_expires(anyio_backend: str) -> None:
 
 
 @pytest.mark.parametrize("drift", ["message", "subscription", "policy", "new topic"])
-async def test_a_plan_is_stale_once_what_it_stands_on_has_changed(cluster: Administered, drift: str) -> None:
-    token = (await cluster("topics.delete", topic="orders", plan_only=True))["plan_token"]
+async def test_a_plan_is_stale_once_what_it_stands_on_has_changed(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch, drift: str
+) -> None:
+    if drift == "message":
+        monkeypatch.setattr(forecast, "LIVE_MS", 0)  # it has been quiet
+    plan = await cluster("topics.delete", topic="orders", plan_only=True)
+    assert plan["was_live"] is (drift != "message")
+    token = plan["plan_token"]
     match drift:
         case "message":
             await cluster.publish("orders", b"four")
@@ -132,6 +139,20 @@ async def test_a_plan_is_stale_once_what_it_stands_on_has_changed(cluster: Admin
     assert step["arguments"]["plan_token"] == error.details["plan"]["plan_token"]
     await cluster(step["operation"], **step["arguments"])
     assert (await cluster("topics.list"))["total"] == 0
+
+
+async def test_a_plan_of_a_topic_that_is_written_stays_good_between_two_short_lived_producers(
+    cluster: Administered,
+) -> None:
+    """No producer was attached when the plan was made, nor when it was applied, so that each message made it stale."""
+    for operation, arguments in (
+        ("subscriptions.delete", {"topic": "orders", "subscription": "billing"}),
+        ("topics.delete", {"topic": "orders"}),
+    ):
+        plan = await cluster(operation, **arguments, plan_only=True)
+        await cluster.publish("orders", b"more")
+        assert plan["was_live"]
+        assert (await cluster(operation, **arguments, plan_token=plan["plan_token"]))["call_id"]
 
 
 async def test_a_plan_is_not_stale_since_a_client_has_come_or_gone(cluster: Administered) -> None:

@@ -132,6 +132,7 @@ class ChangeExecutor:
             revision=forecast.revision,
             later=forecast.later,
             pinned=forecast.pinned,
+            was_live=forecast.was_live,
             why=context.why,
             created_ms=now,
             expires_ms=now + self._options.plan_ttl_ms,
@@ -243,7 +244,7 @@ class ChangeExecutor:
         now = self._now_ms()
         if held is not None:
             broken_promise = held[0].reversible and not call.operation.can_undo(forecast)
-            if is_stale(held[0].revision, forecast.revision) or broken_promise:
+            if is_stale(held[0].revision, forecast) or broken_promise:
                 raise await self._stale(replace(context, pinned=None), call, held[0])
         elif call.operation.destroys(forecast):
             if not one_step:

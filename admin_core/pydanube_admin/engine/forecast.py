@@ -13,6 +13,8 @@ from pydanube_core.refusals import reused
 
 from pydanube_admin.engine.models import Effect
 
+LIVE_MS: Final = 300_000  # the default of diagnosis.window
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
@@ -21,8 +23,8 @@ class Forecast:
     `effect` and `reversible` are set where this call differs from its operation's declaration: a policy that
     shortens retention destroys. `image` is the state before, as far as an undo needs it, JSON values only.
     `basis` must be equal when the plan is applied. Its default is the differences and the blast radius.
-    `counts` must be equal, too, unless clients work when the plan is made or applied, because their work
-    changes it. It is None while they work. `pinned` is the present meaning of the request, JSON values only:
+    `counts` is what producers and consumers change. It must be equal, too, unless `was_live`: they changed it
+    within the last `LIVE_MS`, so a plan would be stale at once. `pinned` is the present meaning of the request, JSON values only:
     the call that applies the plan finds it in `Context.pinned` and acts on nothing else. `later` is a
     sentence about later consequences. `messages` and `bytes` of the blast radius are only the immediate loss.
     """
@@ -34,6 +36,7 @@ class Forecast:
     image: Mapping[str, Any] | None = None
     basis: Any = None
     counts: Any = None
+    was_live: bool | None = None  # None: the plan depends on no counts
     later: str | None = None
     pinned: Mapping[str, Any] | None = None
 
@@ -45,14 +48,20 @@ class Forecast:
 
     @property
     def revision(self) -> str:
-        """Return a digest of the ground and, if no clients are at work, one of the counts. See `is_stale`."""
-        return _digest(self.ground) + ("" if self.counts is None else f".{_digest(self.counts)}")
+        """Return a digest of the ground and, unless clients are at work, one of the counts. See `is_stale`."""
+        quiet = self.was_live is False
+        return _digest(self.ground) + (f".{_digest(self.counts)}" if quiet else "")
 
 
-def is_stale(planned: str, now: str) -> bool:
-    """Return whether a plan of one revision no longer matches a forecast of another."""
-    (ground, _, counts), (ground_now, _, counts_now) = planned.partition("."), now.partition(".")
-    return ground != ground_now or bool(counts and counts_now and counts != counts_now)
+def is_stale(planned: str, now: Forecast) -> bool:
+    """Return whether a plan of that revision no longer matches a forecast."""
+    ground, _, counts = planned.partition(".")
+    return ground != _digest(now.ground) or bool(counts and counts != _digest(now.counts))
+
+
+def is_live(now_ms: int, *times_ms: int | None) -> bool:
+    """Return whether any of these times, None for never, is within the last `LIVE_MS`."""
+    return any(each is not None and now_ms - each < LIVE_MS for each in times_ms)
 
 
 def _digest(value: Any) -> str:

@@ -92,6 +92,7 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
             diff=bounded([each for member in members for each in member.diff], most=2 * MOST),
             blast_radius=_sums(members),
             revision=first.revision,
+            was_live=_any([member.was_live for member in members]),
             later=next((member.later for member in members if member.later), None),
             created_ms=now,
             expires_ms=(await plans.get(first.plan_id))[0].expires_ms,  # the others have longer
@@ -170,6 +171,11 @@ def _secret(token: str, plan_id: str) -> str:
 
 def _shared(plan: Plan) -> dict[str, Any]:
     return {name: value for name, value in plan.arguments.items() if name != "topic"}
+
+
+def _any(found: Sequence[bool | None]) -> bool | None:
+    known = [each for each in found if each is not None]
+    return any(known) if known else None
 
 
 def _sums(plans: Sequence[Plan]) -> dict[str, int | None]:

@@ -61,6 +61,7 @@ class PlanRecord(KeptRecord):
     call_id: str | None = None
     later: str | None = None
     pinned: Mapping[str, Any] | None = None
+    was_live: bool | None = None
     members: list[str] = field(default_factory=list)  # plans that are applied with this one
     principal_type: str = ""  # as of its call
     why: str = ""  # in the words of its maker
@@ -71,7 +72,7 @@ class PlanRecord(KeptRecord):
 
     def standing(self, now_ms: int) -> dict[str, str]:
         """Return the fields of a shown plan with its state and times."""
-        times = {"created_at": format_time(self.created_ms), "expires_at": format_time(self.expires_ms)}
+        times = {"as_of": format_time(self.created_ms), "expires_at": format_time(self.expires_ms)}
         return {"state": self.state_at(now_ms), **times}
 
 
@@ -265,8 +266,10 @@ class ShownPlan(Result):
     pinned: dict[str, Any] | None = Field(
         default=None, exclude_if=lambda value: value is None
     )  # the objects that applying it acts on, even if others exist by then
+    # Whether clients changed the counts in the five minutes before: if not, their next change makes the plan stale
+    was_live: bool | None = Field(default=None, exclude_if=lambda value: value is None)
     state: str
-    created_at: str
+    as_of: str  # when it was made
     expires_at: str
     revision: str  # of the state that the plan depends on: if it differs, the plan is stale
     call_id: str | None = None  # of the change it became

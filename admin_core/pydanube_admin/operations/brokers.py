@@ -488,6 +488,8 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
         return Forecast(
             diff=[entry(f"topics{topic}/owner", facts.broker_id, "another broker") for topic in selected],
             blast_radius=blast_radius(topics=len(selected)),
+            basis=[facts.broker_id, selected],
+            pinned={"topics": selected},
         )
     state = await _state_now(context, facts)
     return Forecast(
@@ -498,14 +500,18 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
 
 
 async def _selected(context: Context, facts: BrokerFacts, request: UnloadBrokerRequest) -> list[str]:
-    """Return the topics that this broker serves in the selected namespaces, each partition by its own name."""
+    """Return the topics that this broker serves in the selected namespaces, each partition by its own name.
+
+    Of those of a plan, the ones that it still serves.
+    """
     names = [
         key.topic
         for key in await context.port.topic_index()
         if facts.broker_id in key.owners and request.selects(key.topic)
     ]
     found = await context.port.this.topic_facts(names)
-    return sorted(log.topic for whole, *parts in found for log in parts or [whole])
+    selected = {log.topic for whole, *parts in found for log in parts or [whole]}
+    return sorted(selected if context.pinned is None else selected & {*context.pinned["topics"]})
 
 
 async def _state_now(context: Context, facts: BrokerFacts) -> str:

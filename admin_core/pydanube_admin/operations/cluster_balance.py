@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -22,14 +23,17 @@ from pydanube_admin.operations.topic_moves import undo_move
 FACTS_AT_ONCE: Final = 200  # topics whose facts are read in one call
 
 
-class RebalanceRequest(Request):
+class BalanceRequest(Request):
     by: Annotated[
         Literal["load", "topics"],
-        Field(description="topics: even out numbers, also of idle ones"),
+        Field(description="topics: even numbers"),
     ] = "load"
+
+
+class RebalanceRequest(BalanceRequest):
     max_moves: Annotated[
         int | None,
-        Field(ge=1, le=1000, description="Most moves. Default: balance.max_moves"),
+        Field(ge=1, le=1000, description="Most. Default: balance.max_moves"),
     ] = None
 
 
@@ -93,10 +97,15 @@ class Rebalanced(Change):
     not_begun: dict[str, str]  # topic → why
 
 
-def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> ClusterBalance:
+def _result(
+    balancer: Balancer, found: Judged, takers: Sequence[str], by_number: Sequence[Move] | None
+) -> ClusterBalance:
+    """Return what was found. `by_number`: the moves that even out numbers of topics, if they are wanted."""
     judged = found.assessment
+    if by_number is not None:
+        judged = replace(judged, moves=tuple(by_number), rejected={})
     rejected = {reason.value: count for reason, count in judged.rejected.items()}
-    if found.waits_s is not None:
+    if found.waits_s is not None and by_number is None:
         rejected["settling"] = 1
     owned: dict[str, int] = {}
     for topic in found.snapshot.topics:
@@ -152,13 +161,21 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
     effect=Effect.READ,
     tool="get_cluster_balance",
     title="Balance of the cluster",
-    summary="Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does.",
-    examples=(Example({}, "by the load of the last minutes"),),
+    summary="Show how even the brokers' load is: score, bottleneck, moves that help.",
+    examples=(
+        Example({}, "by the load of the last minutes"),
+        Example({"by": "topics"}, "the moves that even out numbers of topics"),
+    ),
 )
-async def cluster_balance(context: Context, request: Request) -> ClusterBalance:
-    """Assess the balance, and move nothing. The moves are those that `cluster.rebalance` would begin."""
+async def cluster_balance(context: Context, request: BalanceRequest) -> ClusterBalance:
+    """Assess the balance, and move nothing. The moves are those that `cluster.rebalance` would begin.
+
+    Score and verdict are by load, also with `by=topics`.
+    """
     balancer = context.executor.balancer
-    return _result(balancer, await balancer.suggestion(), await context.port.takers())
+    found = await balancer.suggestion()
+    by_number = await _by_number(context, found, None) if request.by == "topics" else None
+    return _result(balancer, found, await context.port.takers(), by_number)
 
 
 async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, list[Move]]:
@@ -216,7 +233,39 @@ async def _some_of(
     return logs[:count]
 
 
+Pinned = Sequence[Sequence[str]]  # topic, source and target of each move
+
+
+async def _owners(context: Context, topic: str) -> list[str | None]:
+    return [None if owner is None else owner.broker_id for owner in await context.port.owners(topic)]
+
+
+async def _as_planned(context: Context, moves: Pinned) -> Forecast:
+    """Return the forecast of a plan's own moves. It is stale if one of them is not possible any more."""
+    takers = set(await context.port.takers())
+    lost = []
+    for topic, source, target in moves:
+        if target not in takers or await _owners(context, topic) != [source]:
+            lost.append(topic)
+    return _rebalancing(moves, diff=[], lost=lost)
+
+
+def _rebalancing(moves: Pinned, *, diff: Sequence[Mapping[str, Any]], lost: Sequence[str] = ()) -> Forecast:
+    return Forecast(
+        diff=[*(entry(f"topics{topic}/owner", source, target) for topic, source, target in moves), *diff],
+        blast_radius=blast_radius(topics=len(moves)),
+        image={
+            "sources": {topic: source for topic, source, _ in moves},
+            "moves": {topic: target for topic, _, target in moves},
+        },
+        basis=[[list(move) for move in moves], list(lost)],
+        pinned={"moves": [list(move) for move in moves]},
+    )
+
+
 async def forecast_rebalance(context: Context, request: RebalanceRequest) -> Forecast:
+    if context.pinned is not None:
+        return await _as_planned(context, context.pinned["moves"])
     found, moves = await _chosen(context, request)
     judged = found.assessment
     if not moves and request.by == "topics":
@@ -232,9 +281,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
             verdict=judged.verdict.value,
             retryable=False,
         ).followed_by(next_call("cluster.balance", {}, "shows loads and why"))
-    diff: list[Mapping[str, Any]] = [
-        entry(f"topics{move.topic}/owner", move.source, move.target) for move in moves
-    ]
+    diff: list[Mapping[str, Any]] = []
     resource = judged.bottleneck.value if judged.bottleneck is not None else "load"
     for move in moves if request.by == "load" else ():
         diff.append(
@@ -247,15 +294,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
                 f"brokers/{move.target}/{resource}", round(move.target_before, 3), round(move.target_after, 3)
             )
         )
-    return Forecast(
-        diff=diff,
-        blast_radius=blast_radius(topics=len(moves)),
-        image={
-            "sources": {move.topic: move.source for move in moves},
-            "moves": {move.topic: move.target for move in moves},
-        },
-        basis=[[move.topic, move.source, move.target] for move in moves],
-    )
+    return _rebalancing([(move.topic, move.source, move.target) for move in moves], diff=diff)
 
 
 @operation(
@@ -264,7 +303,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     effect=Effect.CHANGE,
     title="Rebalance the cluster",
     permission="brokers:change",
-    summary="Begin the moves that cluster.balance suggests. by=topics evens out numbers of topics.",
+    summary="Begin the moves that cluster.balance suggests.",
     forecast=forecast_rebalance,
     undo=undo_move,
     examples=(
@@ -274,13 +313,13 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
 )
 async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Rebalanced:
     """Begin the moves, and return. A move that could not begin is reported, and the others continue."""
-    _, moves = await _chosen(context, request)
+    assert context.pinned is not None, "the forecast gives the moves"
     begun: dict[str, str] = {}
     refused: dict[str, str] = {}
-    for move in moves:
+    for topic, _, target in context.pinned["moves"]:
         try:
-            begun |= await context.port.move_topic(move.topic, move.target)
+            begun |= await context.port.move_topic(topic, target)
         except ClusterError as error:
-            refused[move.topic] = error.message
+            refused[topic] = error.message
     context.executor.balancer.moved(begun)
     return Rebalanced(moves=begun, not_begun=refused)

@@ -18,12 +18,11 @@ from pydanube_core.refusals import changed_since, skip_over_partitions
 from pydanube_admin.engine.change_records import ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry, is_live
 from pydanube_admin.engine.models import Change, Effect, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.offset_ranges import MOST_AT_ONCE, merged, ranges_of_text
 from pydanube_admin.operations.subscription_changes import (
-    consumers_of,
     find_subscription,
     lag_of,
     passing_over,
@@ -108,8 +107,8 @@ async def _moving(
     cursors = await context.port.cursors(topic.own.topic, subscription)
     identity = [str(facts.subscription_id) for facts in found]
     since = context.call_id if context.pinned is None else context.pinned["since"]
+    times_ms = (topic.own.last_published_ms, *(facts.last_consumed_ms for facts in found))
     moved = [each.call_id for each in await _moves_since(context, topic.own.topic, subscription, since)]
-    at_work = topic.producers or consumers_of(found)
     return Forecast(
         diff=diff,
         blast_radius=passing_over(found, messages),
@@ -120,7 +119,8 @@ async def _moving(
             "starts": {facts.topic: facts.state.start_offset for facts in found},
         },
         basis=[identity, moved, pinned],
-        counts=None if at_work or pinned is not None else [diff, messages],
+        counts=[diff, messages],
+        was_live=None if pinned is not None else is_live(context.now_ms(), *times_ms),
         pinned=None if pinned is None else {**pinned, "since": since},
         later=_STAY if messages else _AGAIN,
     )

@@ -27,6 +27,7 @@ from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, 
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import Sight
+from pydanube_admin.operations.unused import was_live
 from pydanube_admin.peers import unseen_whys
 
 PolicyName = Literal[
@@ -385,7 +386,6 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     }
     destroys = bool(shortened) or shortens_retention(before.effective, after)
     loss = await context.port.forecast_retention(shortened)
-    at_work = any(facts.topic in shortened and (facts.producers or facts.consumers) for facts in inside)
     return Forecast(
         diff=changes(f"namespaces/{name}/policies", before.own, given),
         blast_radius=blast_radius(topics=len(inside), messages=loss.messages, bytes=loss.bytes),
@@ -393,7 +393,10 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
         reversible=not destroys,
         image={"own": dict(before.own)},
         basis=[dict(before.own), sorted(shortened), destroys],
-        counts=None if at_work else loss.messages,
+        counts=loss.messages,
+        was_live=await was_live(context, [facts for facts in inside if facts.topic in shortened])
+        if shortened
+        else None,
         later=later_text(loss) if destroys else None,
     )
 

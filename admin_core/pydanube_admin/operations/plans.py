@@ -84,7 +84,7 @@ class PlanItem(Result):
     effect: str
     reversible: bool
     state: str  # open | used | discarded | expired
-    created_at: str
+    as_of: str  # when it was made
     expires_at: str
 
 

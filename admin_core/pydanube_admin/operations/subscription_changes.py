@@ -18,7 +18,16 @@ from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import COMPAT, Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry, nothing_left
+from pydanube_admin.engine.forecast import (
+    Done,
+    Forecast,
+    Undo,
+    blast_radius,
+    changes,
+    entry,
+    is_live,
+    nothing_left,
+)
 from pydanube_admin.engine.models import (
     Change,
     Effect,
@@ -191,13 +200,14 @@ async def forecast_delete_subscription(context: Context, request: SubscriptionRe
         "next_unacked": [facts.state.next_unacked for facts in found],
     }
     identity = [str(facts.subscription_id) for facts in found]
-    at_work = topic.producers or consumers_of(found)
     return Forecast(
         diff=[entry(subscription_path(topic, request.subscription), before, None)],
         blast_radius=passing_over(found, lag_of(found)),
         image={"call_id": context.call_id, "subscription_ids": identity},
         basis=identity,
-        counts=None if at_work else before,
+        # Acknowledgements only lessen the loss
+        counts=[log.next_offset for log in topic.logs],
+        was_live=is_live(context.now_ms(), topic.own.last_published_ms),
     )
 
 
@@ -352,7 +362,8 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
         and not (destroys and found),  # messages that left the subscription do not come back
         image={"before": dict(before), "subscription_ids": identity},
         basis=[identity, dict(before)],
-        counts=None if consumers_of(found) else leaving,
+        counts=leaving,
+        was_live=is_live(context.now_ms(), *(facts.last_consumed_ms for facts in found)),
         later=f"Later, a message that has failed {_times(after)} is acknowledged unread"
         if destroys
         else None,

@@ -31,7 +31,7 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, is_live, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Place, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.brokers import Metrics, metrics_of
@@ -263,7 +263,8 @@ async def forecast_delete(context: Context, request: TopicRequest) -> Forecast:
         ),
         image={"call_id": context.call_id, "topic_id": str(own.topic_id)},
         basis=[str(own.topic_id), own.partitions, dict(own.policies), own.schema, topic.subscriptions],
-        counts=None if topic.producers else [log.next_offset for log in topic.logs],
+        counts=[log.next_offset for log in topic.logs],
+        was_live=is_live(context.now_ms(), own.last_published_ms),
     )
 
 

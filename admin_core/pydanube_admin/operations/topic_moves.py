@@ -93,16 +93,34 @@ async def _hand_over(context: Context, moves: Mapping[str, str]) -> None:
 
 async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast:
     topic = await find_topic(context, request.topic)
-    moves = await _moves(context, topic, request.to_broker)
+    moves = await _moves_of(context, topic, request.to_broker)
     sources = {log.topic: log.owner for log in topic.logs if log.topic in moves}
     return Forecast(
         diff=[entry(f"topics{log}/owner", source, moves[log]) for log, source in sources.items()],
         image={"sources": sources, "moves": dict(moves)},
         basis=[str(topic.own.topic_id), sources, dict(moves)],
+        pinned={"moves": dict(moves)},
         blast_radius=blast_radius(
             topics=1, subscriptions=len(topic.subscriptions), consumers=topic.consumers
         ),
     )
+
+
+async def _moves_of(context: Context, topic: Topic, to_broker: str | None) -> Mapping[str, str]:
+    """Return the broker that each log moves to: as the plan showed, or as a call without a plan finds it.
+
+    Raises `InvalidArgument`: one of them takes no topics any more.
+    """
+    if context.pinned is None:
+        return await _moves(context, topic, to_broker)
+    moves: Mapping[str, str] = context.pinned["moves"]
+    owners = {log.topic: log.owner for log in topic.logs}
+    for log, target in moves.items():
+        if owners.get(log, target) != target:  # else the plan is stale
+            await context.port.destinations(log, target)
+    for target in set(moves.values()):
+        await _check_target(context, topic, target)
+    return moves
 
 
 async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mapping[str, str]:
@@ -163,11 +181,15 @@ async def _check_target(context: Context, topic: Topic, broker_id: str) -> None:
 async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
     """Begin to move a topic: its producers and consumers wait for a moment, and nothing is lost."""
     topic = await find_topic(context, request.topic)
-    await _moves(context, topic, request.to_broker)
+    planned = await _moves_of(context, topic, request.to_broker)
     tasks = context.executor.tasks
     tasks.check_follow()
     followed = await FollowedMoves.of(context.port)
-    moves = await context.port.move_topic(topic.own.topic, request.to_broker)
+    moves: dict[str, str] = {}
+    for target in sorted(set(planned.values())):
+        logs = [log for log in planned if planned[log] == target]
+        for one in [topic.own.topic] if len(logs) == len(topic.logs) else logs:
+            moves |= await context.port.move_topic(one, target)
     followed.add(moves)
 
     async def begin(one: str) -> str:

@@ -22,6 +22,7 @@ from pydanube_admin.operations.namespaces import (
     with_changes,
 )
 from pydanube_admin.operations.topics import Topic, find_topic
+from pydanube_admin.operations.unused import was_live
 
 
 class SetTopicPoliciesRequest(Request):
@@ -64,7 +65,6 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
     after = with_changes(before.effective, given, above.effective)
     destroys = shortens_retention(before.effective, after)
     loss = await context.port.forecast_retention({topic.own.topic: after} if destroys else {})
-    at_work = topic.producers or topic.consumers
     return Forecast(
         diff=changes(f"topics{topic.own.topic}/policies", before.own, given),
         blast_radius=blast_radius(
@@ -78,7 +78,8 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
         reversible=not destroys,
         image={"own": dict(before.own), "topic_id": str(topic.own.topic_id)},
         basis=[str(topic.own.topic_id), dict(before.own), dict(before.effective), destroys],
-        counts=None if at_work else loss.messages,
+        counts=loss.messages,
+        was_live=await was_live(context, [topic.own]) if destroys else None,
         later=later_text(loss) if destroys else None,
     )
 

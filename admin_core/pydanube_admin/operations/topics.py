@@ -77,6 +77,8 @@ class TopicItem(Result):
     newest_offset_reason: str | None = None  # partitioned | nothing_published
     owner: str | None  # broker id
     owner_reason: str | None = None  # partitioned | unassigned
+    # Of some partitions the owner does not answer, and the sums lack them. Topics without any answer are in not_seen
+    owner_state: Literal["down"] | None = Field(default=None, exclude_if=is_none)
 
 
 class TopicPart(Result):
@@ -111,7 +113,7 @@ class TopicDescription(Result):
     partitions: int
     dispatch_strategy: str
     durability: str
-    state: Literal["gone", "silent"] | None = Field(default=None, exclude_if=is_none)  # of an owner
+    owner_state: Literal["up", "down"]  # down: an owner does not answer
     gone_since: str | None = Field(default=None, exclude_if=is_none)
     because: str | None = Field(default=None, exclude_if=is_none)  # which owner, and what to do
     next: list[dict[str, Any]] | None = Field(default=None, exclude_if=is_none)
@@ -316,6 +318,7 @@ def _item(topic: Topic) -> TopicItem:
         subscriptions=len(topic.subscriptions),
         last_published_at=known_time(topic.own.last_published_ms),
         owner=None if topic.owner_reason else topic.own.owner,
+        owner_state="down" if len(topic.parts) < topic.own.partitions else None,
     )
 
 
@@ -348,6 +351,7 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
         last_published_at=known_time(own.last_published_ms),
         in_use=bool(because),
         in_use_because=because,
+        owner_state="up",
         owner=None if topic.owner_reason else own.owner,
         epoch=None if split else str(own.epoch),
         epoch_reason=split,
@@ -401,7 +405,7 @@ async def _of_the_metadata(context: Context, topic: str, error: Unavailable) -> 
     return TopicDescription.of(
         known,
         topic_id=str(known.topic_id),
-        state=state,
+        owner_state="down",
         gone_since=error.details["gone_since"],
         because=error.message,
         next=error.next,

@@ -1,7 +1,8 @@
-"""Deletions that are right only while the topic or the subscription is unused."""
+"""Whether clients use a topic, and deletions that are right only while they do not."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -9,7 +10,10 @@ from typing import Final
 import anyio
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError
-from pydanube_core.facts import UnusedFacts
+from pydanube_core.facts import TopicFacts, UnusedFacts
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.forecast import is_live
 
 _RELEASE_S: Final = 5.0  # an owner that is not reached reopens it after a timeout
 
@@ -30,3 +34,16 @@ async def held_unused(
         with anyio.move_on_after(_RELEASE_S, shield=True), suppress(ClusterError):
             await port.release_unused(topic, subscription)
         raise
+
+
+async def was_live(context: Context, topics: Sequence[TopicFacts]) -> bool:
+    """Return whether any client published to or read from these topics within the last `forecast.LIVE_MS`."""
+    now_ms = context.now_ms()
+    if is_live(now_ms, *(facts.last_published_ms for facts in topics)):
+        return True
+    for facts in topics:
+        found = await context.port.subscriptions(facts.topic, None)
+        if is_live(now_ms, *(each.last_consumed_ms for each in found)):
+            return True
+        await asyncio.sleep(0)
+    return False

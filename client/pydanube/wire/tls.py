@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
@@ -50,7 +51,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key)
     except (ssl.SSLError, ValueError) as error:
-        name = next((os.path.basename(each) for each in (tls.cert, tls.ca) if each is not None), "")
+        name = next((Path(each).name for each in (tls.cert, tls.ca) if each is not None), "")
         raise InvalidArgument(
             f"tls: {name} is no certificate in PEM, or not of that key: {error}", field="tls", value=name
         ) from error
@@ -98,7 +99,6 @@ def _read_pem(path: str | None) -> bytes | None:
     if path is None:
         return None
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return Path(path).read_bytes()
     except OSError as error:
         raise InvalidArgument(f"tls: cannot read {path}: {error}", field="tls", value=path) from error

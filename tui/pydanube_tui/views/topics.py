@@ -141,7 +141,7 @@ def _head_of_one(situation: Situation) -> list[Line]:
     kept = f"journal {size(topic['journal_bytes'])}B, tier {size(topic['object_bytes'])}B"
     how = f"   {topic['dispatch_strategy']}, {topic['durability']}, made {clock(topic['created_at'])}"
     if topic["messages"] is None:
-        lines = [line((f" {topic['state']}", Tone.BAD), f"   {topic['because']}"), fact("made", dim(how))]
+        lines = [line((" owner down", Tone.BAD), f"   {topic['because']}"), fact("made", dim(how))]
     else:
         clients = f"{counted(topic['producers'], 'producer')}, {counted(topic['consumers'], 'consumer')}"
         there = f"   {size(topic['bytes'])}B   {clients}"

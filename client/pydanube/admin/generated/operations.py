@@ -426,8 +426,8 @@ class ClusterOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def balance(self) -> ClusterBalance:
-        """Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does."""
+    async def balance(self, *, by: Literal["load", "topics"] | None = None) -> ClusterBalance:
+        """Show how even the brokers' load is: score, bottleneck, moves that help."""
         return await self._caller.call("cluster.balance", locals(), ClusterBalance, reads=True)
 
     async def chart(self, *, broker_id: str | None = None, since: str | None = None) -> ClusterChart:
@@ -446,7 +446,7 @@ class ClusterOperations(KeywordsNamed):
         plan_token: str | None = None,
         why: str | None = None,
     ) -> Rebalanced:
-        """Begin the moves that cluster.balance suggests. by=topics evens out numbers of topics."""
+        """Begin the moves that cluster.balance suggests."""
         return await self._caller.call("cluster.rebalance", locals(), Rebalanced)
 
     async def plan_rebalance(

@@ -1018,8 +1018,9 @@ class PlanDocument(Result):
     blast_radius: dict[str, int | None]
     later: str | None = None
     pinned: dict[str, Any] | None = None
+    was_live: bool | None = None
     state: str
-    created_at: str
+    as_of: str
     expires_at: str
     revision: str
     call_id: str | None = None
@@ -1040,7 +1041,7 @@ class PlanItem(Result):
     effect: str
     reversible: bool
     state: str
-    created_at: str
+    as_of: str
     expires_at: str
 
 
@@ -1057,8 +1058,9 @@ class ShownPlan(Result):
     blast_radius: dict[str, int | None]
     later: str | None = None
     pinned: dict[str, Any] | None = None
+    was_live: bool | None = None
     state: str
-    created_at: str
+    as_of: str
     expires_at: str
     revision: str
     call_id: str | None = None
@@ -1655,7 +1657,7 @@ class TopicDescription(Result):
     partitions: int
     dispatch_strategy: str
     durability: str
-    state: Literal["gone", "silent"] | None = None
+    owner_state: Literal["up", "down"]
     gone_since: str | None = None
     because: str | None = None
     next: list[dict[str, Any]] | None = None
@@ -1735,6 +1737,7 @@ class TopicItem(Result):
     newest_offset_reason: str | None = None
     owner: str | None
     owner_reason: str | None = None
+    owner_state: Literal["down"] | None = None
 
 
 class TopicMetrics(Result):
