@@ -12,6 +12,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -55,7 +56,42 @@ GAP_BYTES: Final = 32 << 10  # reading on costs less than another read
 _SIZE: Final = 0xFFFFFFFF
 _OPEN_OBJECTS: Final = 32
 _DELETE_FAILURES: Final = 3
-_DECODED_GROUPS: Final = 8  # of 8 to 16 MB each
+DECODED_BYTES: Final = 32 << 20  # of row groups, 8 to 16 MB each in a full object
+
+
+class RowGroups:
+    """Decoded row groups that readers may go on with, by object and index. Bounded in bytes, but the newest stays.
+
+    A reader takes a group in pieces, so each is needed several times. The least recently used one is dropped first.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._groups: OrderedDict[tuple[str, int], tuple[Sequence[DecodedBatch], int]] = OrderedDict()
+        self.used_bytes = 0
+
+    def find(self, key: str, index: int) -> Sequence[DecodedBatch] | None:
+        found = self._groups.get((key, index))
+        if found is None:
+            return None
+        self._groups.move_to_end((key, index))
+        return found[0]
+
+    def add(self, key: str, index: int, batches: Sequence[DecodedBatch]) -> None:
+        self._drop((key, index))
+        size = sum(len(each.data) for each in batches)
+        self._groups[key, index] = batches, size
+        self.used_bytes += size
+        while self.used_bytes > self._limit and len(self._groups) > 1:
+            self._drop(next(iter(self._groups)))
+
+    def forget(self, key: str) -> None:
+        """Drop the groups of a deleted object."""
+        for place in [each for each in self._groups if each[0] == key]:
+            self._drop(place)
+
+    def _drop(self, place: tuple[str, int]) -> None:
+        self.used_bytes -= self._groups.pop(place, ((), 0))[1]
 
 
 class TierWork:
@@ -65,7 +101,7 @@ class TierWork:
         self._store = store
         self._lock = threading.Lock()
         self._readers: RecentDict[str, tuple[threading.Lock, ObjectReader]] = RecentDict(_OPEN_OBJECTS)
-        self._decoded: RecentDict[tuple[str, int], Sequence[DecodedBatch]] = RecentDict(_DECODED_GROUPS)
+        self.row_groups = RowGroups(DECODED_BYTES)
         self._exports = ExportWork(store)
         for left in store.spool.iterdir():  # by a child that died
             if left.is_file():  # a folder is another broker's spool
@@ -223,6 +259,7 @@ class TierWork:
             deleted.append(key)
             with self._lock:
                 self._readers.pop(key, None)
+                self.row_groups.forget(key)
             reached(TierStep.DELETED)
         return {"deleted": deleted, "error": None if error is None else error.to_dict()}, b""
 
@@ -260,11 +297,11 @@ class TierWork:
 
     def _row_group(self, reader: ObjectReader, index: int, epoch: int) -> Sequence[DecodedBatch]:
         with self._lock:
-            if (found := self._decoded.use((reader.key, index))) is not None:
+            if (found := self.row_groups.find(reader.key, index)) is not None:
                 return found
         found = batches_of(reader.read_row_group(index), epoch=epoch)
         with self._lock:
-            self._decoded[reader.key, index] = found
+            self.row_groups.add(reader.key, index, found)
         return found
 
     def time(self, arguments: dict[str, Any], blob: bytes) -> Answer:
