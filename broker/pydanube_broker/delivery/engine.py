@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import logging
 import time
+import weakref
 from collections import Counter, deque
 from typing import Final, Protocol
 
@@ -109,11 +110,12 @@ class Ticked(Protocol):
 class Deadlines:
     """One timer for all subscriptions: a heap of (due, object), entries replaced lazily.
 
-    Times are monotonic milliseconds of the loop's clock.
+    Times are monotonic milliseconds of the loop's clock. The references are weak: an ack timeout may be hours, and a
+    subscription that was deleted must not stay for them.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Ticked]] = []
+        self._heap: list[tuple[int, int, weakref.ref[Ticked]]] = []
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -128,7 +130,7 @@ class Deadlines:
             return
         ticked.due_at_ms = due_ms
         self._serial += 1
-        heapq.heappush(self._heap, (due_ms, self._serial, ticked))
+        heapq.heappush(self._heap, (due_ms, self._serial, weakref.ref(ticked)))
         self._arm()
 
     def _arm(self) -> None:
@@ -157,8 +159,9 @@ class Deadlines:
         self._timer = None
         now = self.now_ms()
         while self._heap and self._heap[0][0] <= now:
-            due, _, ticked = heapq.heappop(self._heap)
-            if ticked.due_at_ms == due:
+            due, _, kept = heapq.heappop(self._heap)
+            ticked = kept()
+            if ticked is not None and ticked.due_at_ms == due:
                 ticked.due_at_ms = None
                 ticked.tick()
         self._arm()

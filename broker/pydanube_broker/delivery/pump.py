@@ -625,6 +625,8 @@ class SubscriptionPump:
 
     def close(self, error: ClusterError) -> None:
         """End all consumers: the topic or the subscription is gone."""
+        if self.closed is None:
+            self.sender.close()
         self.closed = error
         self.topic.changes.note(self.key)
         self.topic.listeners.discard(self.sender)

@@ -73,6 +73,11 @@ class Sender:
         self._ahead: FrameAhead | None = None
         self._reading = False
 
+    def close(self) -> None:
+        """Stop sending, and release the pump: both refer to each other, and would stay until a full collection."""
+        self.core = self._ahead = None
+        del self._pump
+
     def forget_ahead(self) -> None:
         """Drop the frame that was built for an uncommitted message, because its plan may no longer hold."""
         self._ahead = None
@@ -185,6 +190,8 @@ class Sender:
 
         def done(result: object) -> None:
             self._reading = False
+            if self.core is None:
+                return  # closed since
             if isinstance(result, ClusterError):
                 self._pump.give_up(result)
             elif isinstance(result, BaseException):

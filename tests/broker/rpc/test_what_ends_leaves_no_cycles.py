@@ -10,6 +10,9 @@ import httpx
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.topics.topic import Topic
+from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import broker, opened
 
@@ -48,3 +51,33 @@ async def test_streams_and_connections_that_end_leave_nothing_to_the_collector(b
         gc.enable()
     left = {kind: count for kind, count in kinds.items() if kind.startswith(OURS) and count >= 5}
     assert not left
+
+
+async def test_a_deleted_topic_is_freed_without_a_collection(broker: Broker) -> None:
+    """A subscription and its sender referred to each other, and the timer to both until the last ack timeout."""
+    name = TopicName.parse("t")
+
+    async def use() -> None:
+        async with connect(broker.broker_url) as client:
+            async with client.producer("t") as producer:
+                await producer.send(b"x")
+            for subscription, kind in (("a", "exclusive"), ("b", "shared"), ("c", "key-shared")):
+                async with client.consumer("t", subscription, type=kind, start="earliest") as consumer:  # type: ignore[call-overload]
+                    await anext(aiter(consumer))
+        assert kept() == {"Topic": 1, "SubscriptionPump": 3}
+        await broker.registry.delete(name)
+
+    def kept() -> Counter[str]:
+        return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in (Topic, SubscriptionPump))
+
+    gc.collect()  # what other tests have left
+    gc.disable()
+    try:
+        await use()
+        for _ in range(100):
+            if not kept():
+                break
+            await asyncio.sleep(0.05)
+        assert not kept()
+    finally:
+        gc.enable()
