@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ from pydanube_admin.operations.offset_ranges import MOST_AT_ONCE
 from pydanube_admin.operations.past_events import MOST_EVENTS
 from pydanube_admin.operations.what_changed import ChangedItem, of_events, with_findings
 from pydanube_broker.serving.administration import Administration
+from pydanube_broker.topics import reading
+from pydanube_broker.topics.reading import read_once
 from pydanube_core.cluster_port import MessageFacts
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.errors import LimitReached, PermissionDenied
@@ -28,6 +31,7 @@ from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.security.permissions import BUILT_IN, Binding, Principal, Scope
 from pydanube_core.units import format_time
 
+from tests.admin.real_broker import administered
 from tests.support.processor import at_most
 
 pytestmark = pytest.mark.anyio
@@ -190,6 +194,35 @@ def test_findings_after_changes_are_looked_up_by_their_topic() -> None:
     assert [[each.rule for each in item.findings_after] for item in found[:3]] == [
         ["r2", "r5", "r8", "r11", "r14"], ["r1"], ["r2"],
     ]  # fmt: skip
+
+
+async def test_a_verification_of_the_audit_reads_each_record_once_and_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its readings of 128 records read a mebibyte of records, eight times as many as it looked at."""
+    read, told = 0, []
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal read
+        found = await read_once(*arguments)
+        read += len(found or ())
+        return found
+
+    async with administered(tmp_path) as cluster:
+        await cluster("namespaces.list")
+        audit, tasks = cluster.core.audit, cluster.core.executor.tasks
+        record = {"operation": "topics.list", "principal": "ann", "arguments": {}, "time": format_time(0)}
+        for number in range(1000):
+            audit.note({**record, "call_id": f"c{number:024d}"})
+            await audit.settled()  # a batch each, as calls that come one by one write them
+        monkeypatch.setattr(reading, "read_once", counted)
+        monkeypatch.setattr(tasks, "tell", lambda call_id, work: told.append(work))
+        found = await cluster("audit.verify")
+    assert found["records"] >= 1000
+    assert read <= found["records"] + 10, "the few others are the newest record and the begin"
+    assert [work["done"] for work in told] == sorted({work["done"] for work in told})
+    assert len(told) >= 7, "after every 128"
+    assert {work["total"] for work in told} == {found["records"]}
 
 
 async def test_states_of_many_letters_are_asked_in_parts_between_which_the_loop_is_free() -> None:

@@ -569,6 +569,7 @@ def _before(begin: AuditBegin | None, start: int) -> Head | None:
     title="Verify the audit",
     summary="Check the hash chain and the MACs of the audit: how many records are verified, in the chain only, or "
     "forged, and the first of these.",
+    long_running=True,
     examples=(Example({}, "all chains, whole"),),
 )
 async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
@@ -640,6 +641,7 @@ async def _verified(context: Context) -> VerifiedChain:
         )
     while start < end:
         await asyncio.sleep(0)
+        context.executor.tasks.tell(context.call_id, _progress(start - first_seq, end - first_seq))
         try:
             _, found = await port.read_audit(start=start, max_messages=min(STRETCH, end - start))
         except ClusterError as error:
@@ -672,3 +674,8 @@ async def _verified(context: Context) -> VerifiedChain:
         forged=check.forged,
         first_seq=first_seq,
     )
+
+
+def _progress(done: int, total: int) -> dict[str, Any]:
+    """Return the progress of a verification, in the form of the broker's long work."""
+    return {"operation": "audit.verify", "topic": None, "unit": "records", "done": done, "total": total}

@@ -6,7 +6,7 @@ Pumps move batches instead. Here a hundred messages are many.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pydanube_core.batch import MAX_COPY_BYTES, encode_batch, read_producer_part
 from pydanube_core.facts import MessageFacts
@@ -25,7 +25,7 @@ async def messages_between(
     """Return committed messages of `[start, end)`, ascending, until a bound is reached, but at least the first."""
     found: list[MessageFacts] = []
     size = 0
-    async for batch in batches_between(topic, start, min(end, topic.commit), worker_threads):
+    async for batch in _near(topic, start, end, max_messages, worker_threads):
         for message in _messages(topic.name, batch, start, end):
             size += len(message.payload)
             if found and size > max_bytes:
@@ -42,7 +42,7 @@ async def payloads_between(
     """As `messages_between`, only (offset, payload): the audit reads thousands."""
     found: list[tuple[int, bytes]] = []
     size = 0
-    async for batch in batches_between(topic, start, min(end, topic.commit), worker_threads):
+    async for batch in _near(topic, start, end, max_messages, worker_threads):
         view = view_of(batch)
         offsets, payloads = list(view.offsets()), view.payloads()
         for i in range(bisect_left(offsets, start), bisect_left(offsets, end)):
@@ -53,6 +53,23 @@ async def payloads_between(
             if len(found) >= max_messages:
                 return found
     return found
+
+
+async def _near(
+    topic: Topic, start: int, end: int, max_messages: int, worker_threads: WorkerThreads
+) -> AsyncIterator[CachedBatch]:
+    """Yield the batches of `[start, end)`, reading `max_messages` offsets at a time.
+
+    A reading up to `end` would read and verify a mebibyte of batches for every few small messages. Where offsets have
+    no message, each reading takes twice as many.
+    """
+    start, end, most = max(start, topic.start_offset), min(end, topic.commit), max_messages
+    while start < end:
+        stop, empty = min(end, start + most), True
+        async for batch in batches_between(topic, start, stop, worker_threads):
+            yield batch
+            stop, empty = max(stop, batch.end), False
+        start, most = stop, most * 2 if empty else max_messages
 
 
 def _messages(topic: str, batch: CachedBatch, start: int, end: int) -> list[MessageFacts]:

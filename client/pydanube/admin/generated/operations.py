@@ -230,7 +230,7 @@ class AuditOperations(KeywordsNamed):
 
     async def verify(self) -> VerifiedAudit:
         """Check the hash chain and the MACs of the audit: how many records are verified, in the chain only, or forged, and the first of these."""
-        return await self._caller.call("audit.verify", locals(), VerifiedAudit, reads=True)
+        return await self._caller.call("audit.verify", locals(), VerifiedAudit, long_running=True, reads=True)
 
 
 class BindingsOperations(KeywordsNamed):
