@@ -57,32 +57,40 @@ _SIZE: Final = 0xFFFFFFFF
 _OPEN_OBJECTS: Final = 32
 _DELETE_FAILURES: Final = 3
 DECODED_BYTES: Final = 32 << 20  # of row groups, 8 to 16 MB each in a full object
+IDLE_S: Final = 60.0  # a reader takes the pieces of a group within seconds
 
 
 class RowGroups:
     """Decoded row groups that readers may go on with, by object and index. Bounded in bytes, but the newest stays.
 
     A reader takes a group in pieces, so each is needed several times. The least recently used one is dropped first.
+    Times are seconds of one monotonic clock.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._groups: OrderedDict[tuple[str, int], tuple[Sequence[DecodedBatch], int]] = OrderedDict()
+        # (batches, bytes, time of the last use), least recently used first
+        self._groups: OrderedDict[tuple[str, int], tuple[Sequence[DecodedBatch], int, float]] = OrderedDict()
         self.used_bytes = 0
 
-    def find(self, key: str, index: int) -> Sequence[DecodedBatch] | None:
-        found = self._groups.get((key, index))
+    def find(self, key: str, index: int, now_s: float) -> Sequence[DecodedBatch] | None:
+        found = self._groups.pop((key, index), None)
         if found is None:
             return None
-        self._groups.move_to_end((key, index))
+        self._groups[key, index] = (*found[:2], now_s)
         return found[0]
 
-    def add(self, key: str, index: int, batches: Sequence[DecodedBatch]) -> None:
+    def add(self, key: str, index: int, batches: Sequence[DecodedBatch], now_s: float) -> None:
         self._drop((key, index))
         size = sum(len(each.data) for each in batches)
-        self._groups[key, index] = batches, size
+        self._groups[key, index] = batches, size, now_s
         self.used_bytes += size
         while self.used_bytes > self._limit and len(self._groups) > 1:
+            self._drop(next(iter(self._groups)))
+
+    def release(self, now_s: float) -> None:
+        """Drop the groups that were not used for `IDLE_S`."""
+        while self._groups and next(iter(self._groups.values()))[2] < now_s - IDLE_S:
             self._drop(next(iter(self._groups)))
 
     def forget(self, key: str) -> None:
@@ -91,7 +99,7 @@ class RowGroups:
             self._drop(place)
 
     def _drop(self, place: tuple[str, int]) -> None:
-        self.used_bytes -= self._groups.pop(place, ((), 0))[1]
+        self.used_bytes -= self._groups.pop(place, ((), 0, 0.0))[1]
 
 
 class TierWork:
@@ -204,6 +212,8 @@ class TierWork:
         reached(TierStep.UPLOADED)
         self._verify(arguments["key"], written)
         reached(TierStep.VERIFIED)
+        with self._lock:
+            self.row_groups.release(time.monotonic())
         return _facts(written), b""
 
     def _verify(self, key: str, written: WrittenObject) -> None:
@@ -297,11 +307,11 @@ class TierWork:
 
     def _row_group(self, reader: ObjectReader, index: int, epoch: int) -> Sequence[DecodedBatch]:
         with self._lock:
-            if (found := self.row_groups.find(reader.key, index)) is not None:
+            if (found := self.row_groups.find(reader.key, index, time.monotonic())) is not None:
                 return found
         found = batches_of(reader.read_row_group(index), epoch=epoch)
         with self._lock:
-            self.row_groups.add(reader.key, index, found)
+            self.row_groups.add(reader.key, index, found, time.monotonic())
         return found
 
     def time(self, arguments: dict[str, Any], blob: bytes) -> Answer:

@@ -18,7 +18,7 @@ from pydanube_storage.objects import StoreOptions
 
 pytest.importorskip("pyarrow")
 
-from pydanube_broker.tier.work import DECODED_BYTES, RowGroups
+from pydanube_broker.tier.work import DECODED_BYTES, IDLE_S, RowGroups
 from pydanube_storage.parquet.decode import DecodedBatch
 
 TOPICS, ROUNDS = 6, 4
@@ -32,18 +32,29 @@ def _group(*sizes: int) -> Sequence[DecodedBatch]:
 
 def test_row_groups_are_bounded_in_bytes_and_those_of_a_deleted_object_go() -> None:
     kept = RowGroups(100)
-    kept.add("a", 0, _group(30, 30))
-    kept.add("b", 0, _group(40))
-    assert kept.find("a", 0) is not None
-    kept.add("c", 0, _group(10))  # b was used least recently
-    assert [kept.find(key, 0) is not None for key in "abc"] == [True, False, True]
+    kept.add("a", 0, _group(30, 30), 0.0)
+    kept.add("b", 0, _group(40), 1.0)
+    assert kept.find("a", 0, 2.0) is not None
+    kept.add("c", 0, _group(10), 3.0)  # b was used least recently
+    assert [kept.find(key, 0, 4.0) is not None for key in "abc"] == [True, False, True]
     assert kept.used_bytes == 70
-    kept.add("c", 0, _group(20))
+    kept.add("c", 0, _group(20), 5.0)
     assert kept.used_bytes == 80
     kept.forget("a")
     assert kept.used_bytes == 20
-    kept.add("large", 1, _group(500))
+    kept.add("large", 1, _group(500), 6.0)
     assert kept.used_bytes == 500, "the newest stays, so that its reader gets on"
+
+
+def test_row_groups_that_nobody_reads_any_more_go() -> None:
+    kept = RowGroups(100)
+    kept.add("a", 0, _group(10), 0.0)
+    kept.add("b", 0, _group(20), 0.0)
+    assert kept.find("a", 0, 30.0) is not None
+    kept.release(IDLE_S + 1)
+    assert kept.used_bytes == 10, "a was used since"
+    kept.release(30.0 + IDLE_S + 1)
+    assert kept.used_bytes == 0
 
 
 def _segment(path: Path) -> tuple[str, bytes, int]:
