@@ -7,7 +7,7 @@ notification, so that its caller waits for ever. Its own refusals over HTTP quot
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mcp.types import ErrorData, JSONRPCError
 from mcp_types.jsonrpc import jsonrpc_message_adapter
@@ -24,6 +24,12 @@ _SHAPE: Final = (
 
 def refusal(message: bytes) -> JSONRPCError | None:
     """Return the answer to an invalid message, or None if the SDK can take it."""
+    found = parsed(message)
+    return found if isinstance(found, JSONRPCError) else None
+
+
+def parsed(message: bytes) -> dict[str, Any] | JSONRPCError:
+    """Return the object of a message that the SDK can take, or the answer to an invalid one."""
     try:
         jsonrpc_message_adapter.validate_json(message, by_name=False)
     except ValidationError:
@@ -44,7 +50,7 @@ def refusal(message: bytes) -> JSONRPCError | None:
     if isinstance(found, list):
         return refused(INVALID_REQUEST, f"a batch of messages is not taken: {_SHAPE}")
     if valid and not ("method" in found and "id" in found and not _is_id(found["id"])):
-        return None
+        return cast("dict[str, Any]", found)
     deep = not valid and isinstance(found, dict) and found.get("jsonrpc") == "2.0" and _depth_exceeds(found)
     if deep:
         return refused(PARSE_ERROR, "the message is nested too deeply", _id_of(found))

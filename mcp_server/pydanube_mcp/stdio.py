@@ -10,9 +10,9 @@ fill the memory with them.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -28,13 +28,15 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError
 from pydanube_admin.jsonrpc import INVALID_REQUEST
 
-from pydanube_mcp.envelopes import refusal, refused
+from pydanube_mcp.envelopes import parsed, refused
 
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024  # the admin core takes 4 MiB of arguments, which JSON may escape
 _CHUNK: Final = 65_536
 _WAITING: Final = 16  # lines that were read and not yet taken
 # Requests under way and answers not written yet. A result has at most about 100 kB
 MOST_UNDERWAY: Final = 128
+# Requests beyond these, which wait while later notifications and answers go on: one of them may cancel a call
+MOST_HELD: Final = 16
 
 
 class Underway:
@@ -63,10 +65,15 @@ class Underway:
             self._unwritten -= 1
             self.end()
 
+    def has_room(self, method: str) -> bool:
+        """Return whether fewer than `MOST_UNDERWAY` are left. For a ping, which shows life: that many unwritten messages."""
+        return (self._unwritten if method == "ping" else self._count) < MOST_UNDERWAY
+
     async def until_room(self, method: str) -> None:
-        """Wait until fewer than `MOST_UNDERWAY` are left. For a ping, which shows life: that many unwritten messages."""
-        while (self._unwritten if method == "ping" else self._count) >= MOST_UNDERWAY:
-            self._room = anyio.Event()
+        """Wait until there is room."""
+        while not self.has_room(method):
+            if self._room.is_set():  # others may wait for it
+                self._room = anyio.Event()
             await self._room.wait()
 
     async def counted(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -130,7 +137,7 @@ class StdinLines:
 
     Args:
         refuse: sends the answer to an invalid or too long line. Such a line is skipped.
-        underway: nothing after a request is read while this is full.
+        underway: while this is full, requests wait, `MOST_HELD` of them. Nothing is read behind these.
     """
 
     def __init__(
@@ -145,6 +152,8 @@ class StdinLines:
         self._refuse = refuse
         self._underway = underway
         self._send, self._receive = anyio.create_memory_object_stream[str](_WAITING)
+        self._held: deque[tuple[dict[str, Any], str]] = deque()  # requests that wait for room: parsed, and the line
+        self._fewer = anyio.Event()  # of those
 
     def start(self) -> None:
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
@@ -163,7 +172,7 @@ class StdinLines:
                 if size > MAX_LINE_BYTES:
                     parts, size, too_long = [], 0, True
             self._take(b"".join(parts), too_long=too_long)
-            self._portal.call(self._send.aclose)
+            self._portal.call(self._end)
         except (OSError, RuntimeError, CancelledError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the loop is gone, or no reader is left
 
@@ -172,19 +181,56 @@ class StdinLines:
             why = f"the line is longer than {MAX_LINE_BYTES} bytes: send less in one call"
             self._portal.call(self._refuse, refused(INVALID_REQUEST, why))
         elif line.strip():
-            answer = refusal(line)
-            if answer is not None:
-                self._portal.call(self._refuse, answer)
-                return
-            message = json.loads(line)
-            # Only requests wait. Calls wait for answers to our own questions, and a notification may cancel a call
-            waits_as = message["method"] if "id" in message and "method" in message else None
-            self._portal.call(self._hand_on, line.decode(), waits_as)
+            message = parsed(line)
+            if isinstance(message, JSONRPCError):
+                self._portal.call(self._refuse, message)
+            elif self._portal.call(self._hand_on, message, line.decode()):
+                self._portal.start_task_soon(self._release)
 
-    async def _hand_on(self, line: str, waits_as: str | None) -> None:
-        if waits_as is not None:
-            await self._underway.until_room(waits_as)
-        await self._send.send(line)
+    async def _hand_on(self, message: dict[str, Any], line: str) -> bool:
+        """Pass a message on, or hold it. Return whether it is the first that is held, and needs `_release`.
+
+        Only requests wait. Calls wait for answers to our own questions, and a notification may cancel a call.
+        """
+        method = message.get("method", "")
+        if "id" in message and method and (self._held or not self._underway.has_room(method)):
+            while len(self._held) >= MOST_HELD:
+                await self._until_fewer()
+            self._held.append((message, line))
+            return len(self._held) == 1
+        if method != "notifications/cancelled" or not self._cancel_held(message):
+            await self._send.send(line)
+        return False
+
+    def _cancel_held(self, message: dict[str, Any]) -> bool:
+        """Drop the held request that is cancelled: MCP has no answer to one. Return whether it was held."""
+        params = message.get("params")
+        wanted = params.get("requestId") if isinstance(params, dict) else None
+        for each in self._held:
+            if each[0]["id"] == wanted and type(each[0]["id"]) is type(wanted):
+                self._held.remove(each)
+                self._fewer.set()
+                return True
+        return False
+
+    async def _release(self) -> None:
+        """Pass held requests on as there is room."""
+        while self._held:
+            first = self._held[0]
+            await self._underway.until_room(first[0]["method"])
+            if self._held and self._held[0] is first:  # not cancelled meanwhile
+                self._held.popleft()
+                self._fewer.set()
+                await self._send.send(first[1])
+
+    async def _until_fewer(self) -> None:
+        self._fewer = anyio.Event()
+        await self._fewer.wait()
+
+    async def _end(self) -> None:
+        while self._held:
+            await self._until_fewer()
+        await self._send.aclose()
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self._receive.__aiter__()

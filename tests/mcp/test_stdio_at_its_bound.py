@@ -16,7 +16,7 @@ from anyio.from_thread import BlockingPortal
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.types import JSONRPCError
-from pydanube_mcp.stdio import MOST_UNDERWAY, StdinLines, Underway
+from pydanube_mcp.stdio import MOST_HELD, MOST_UNDERWAY, StdinLines, Underway
 
 from tests.admin.real_broker import Administered
 from tests.cli.test_locks_live import META
@@ -105,6 +105,38 @@ async def test_subscriptions_leave_room_for_calls() -> None:
             assert (await server.read())["method"] == "notifications/subscriptions/acknowledged"
         await server.send("tools/list", {"_meta": META}, id="behind")
         assert "result" in await server.answer("behind")
+
+
+async def test_a_cancel_behind_a_request_that_waits_is_read() -> None:
+    """The reader stood at the request, so that the call that made it wait could not be cancelled."""
+    full, refused = Underway(), list[JSONRPCError]()
+    for _ in range(MOST_UNDERWAY):
+        full.begin()
+    read_end, write_end = os.pipe()
+    held = [{"id": f"h{n}", "method": "tools/list"} for n in range(MOST_HELD)]
+    cancels = [{"method": "notifications/cancelled", "params": {"requestId": id}} for id in ("h1", 7)]
+    last = {"id": "last", "method": "tools/list"}
+
+    async def refuse(answer: JSONRPCError) -> None:
+        refused.append(answer)
+
+    with anyio.fail_after(30):
+        async with BlockingPortal() as portal:
+            incoming = StdinLines(read_end, portal, refuse, full)
+            incoming.start()
+            for each in (*held, *cancels, last):
+                os.write(write_end, json.dumps({"jsonrpc": "2.0"} | each).encode() + b"\n")
+            messages = cast("MemoryObjectReceiveStream[str]", aiter(incoming))
+            assert json.loads(await anext(messages))["params"] == {"requestId": 7}, "one that is under way"
+            with anyio.move_on_after(0.2):
+                raise AssertionError(await anext(messages))
+            full.end()
+            os.close(write_end)
+            passed = [json.loads(line)["id"] async for line in messages]
+            messages.close()
+    os.close(read_end)
+    assert passed == [each["id"] for each in held if each["id"] != "h1"] + ["last"], "in their order, to the end"
+    assert not refused
 
 
 async def test_at_the_bound_only_requests_wait() -> None:
