@@ -495,4 +495,5 @@ class ConsumeStream:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:
             self._reader.close()
+            self._reader = None  # the two refer to each other
         self._pace = Pace()  # drops the old one, which references this stream

@@ -31,6 +31,8 @@ async def test_streams_and_connections_that_end_leave_nothing_to_the_collector(b
                     await producer.send(b"x")
                 async with client.consumer("t", "s", start="earliest") as consumer:
                     await anext(aiter(consumer))
+                async with client.reader("t", start="earliest") as reader:
+                    await anext(aiter(reader))
         async with httpx.AsyncClient(trust_env=False) as web:
             for path in ("/healthz", "/metrics", "/nothing"):
                 await web.get(broker.metrics_url + path)
