@@ -152,7 +152,8 @@ class StdinLines:
         self._refuse = refuse
         self._underway = underway
         self._send, self._receive = anyio.create_memory_object_stream[str](_WAITING)
-        self._held: deque[tuple[dict[str, Any], str]] = deque()  # requests that wait for room: parsed, and the line
+        # requests that wait for room: parsed, and the line
+        self._held: deque[tuple[dict[str, Any], str]] = deque()
         self._fewer = anyio.Event()  # of those
 
     def start(self) -> None:

@@ -70,7 +70,9 @@ async def test_a_deleted_topic_is_freed_without_a_collection(broker: Broker) -> 
         await broker.registry.delete(name)
 
     def kept() -> Counter[str]:
-        return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in (Topic, SubscriptionPump))
+        return Counter(
+            type(each).__name__ for each in gc.get_objects() if type(each) in (Topic, SubscriptionPump)
+        )
 
     gc.collect()  # what other tests have left
     gc.disable()

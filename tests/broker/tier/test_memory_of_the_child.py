@@ -62,7 +62,9 @@ def _segment(path: Path) -> tuple[str, bytes, int]:
     draw, data, places = random.Random(1), bytearray(), array("Q")
     for number in range(BATCHES):
         base = number * MESSAGES
-        batch = broker_part(base_offset=base, last_offset=base + MESSAGES - 1, epoch=1, append_time_ms=1_767_225_600_000)
+        batch = broker_part(
+            base_offset=base, last_offset=base + MESSAGES - 1, epoch=1, append_time_ms=1_767_225_600_000
+        )
         batch += encode_batch([draw.randbytes(BYTES) for _ in range(MESSAGES)])
         places.append(len(data) << 32 | len(batch))
         data += batch
@@ -86,10 +88,15 @@ def test_memory_of_the_process_does_not_grow_with_what_went_through_it(tmp_path:
         meta = {"cluster": "c", "topic": f"/default/t{topic}", "topic_id": topic, "start": 0, "end": end}
         asked = {"key": key, "meta": meta, "segments": [[path, count]], "urgent": topic % 2 == 0}
         facts, _ = await child.call("flush", asked, places)
-        place: dict[str, Any] = {"key": key, **{name: facts[name] for name in ("bytes", "footer_bytes", "footer_crc")}}
+        place: dict[str, Any] = {
+            "key": key,
+            **{name: facts[name] for name in ("bytes", "footer_bytes", "footer_crc")},
+        }
         offset = 0
         while offset < end:
-            said, blob = await child.call("read", place | {"offset": offset, "max_bytes": 2 << 20, "epoch": 1})
+            said, blob = await child.call(
+                "read", place | {"offset": offset, "max_bytes": 2 << 20, "epoch": 1}
+            )
             assert len(blob) > BYTES
             offset = said["end"]
 
@@ -107,4 +114,6 @@ def test_memory_of_the_process_does_not_grow_with_what_went_through_it(tmp_path:
 
     passed = TOPICS * ROUNDS * BATCHES * MESSAGES * BYTES
     assert passed > 200 << 20
-    assert asyncio.run(grown_bytes()) < DECODED_BYTES + (40 << 20), "of the cache, and pieces below the bounds"
+    assert asyncio.run(grown_bytes()) < DECODED_BYTES + (40 << 20), (
+        "of the cache, and pieces below the bounds"
+    )
