@@ -113,9 +113,11 @@ async def test_a_cancel_behind_a_request_that_waits_is_read() -> None:
     for _ in range(MOST_UNDERWAY):
         full.begin()
     read_end, write_end = os.pipe()
-    held = [{"id": f"h{n}", "method": "tools/list"} for n in range(MOST_HELD)]
-    cancels = [{"method": "notifications/cancelled", "params": {"requestId": id}} for id in ("h1", 7)]
-    last = {"id": "last", "method": "tools/list"}
+    held: list[dict[str, Any]] = [{"id": f"h{n}", "method": "tools/list"} for n in range(MOST_HELD)]
+    cancels: list[dict[str, Any]] = [
+        {"method": "notifications/cancelled", "params": {"requestId": id}} for id in ("h1", 7)
+    ]
+    last: dict[str, Any] = {"id": "last", "method": "tools/list"}
 
     async def refuse(answer: JSONRPCError) -> None:
         refused.append(answer)
@@ -135,7 +137,9 @@ async def test_a_cancel_behind_a_request_that_waits_is_read() -> None:
             passed = [json.loads(line)["id"] async for line in messages]
             messages.close()
     os.close(read_end)
-    assert passed == [each["id"] for each in held if each["id"] != "h1"] + ["last"], "in their order, to the end"
+    assert passed == [each["id"] for each in held if each["id"] != "h1"] + ["last"], (
+        "in their order, to the end"
+    )
     assert not refused
 
 
