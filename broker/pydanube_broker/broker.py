@@ -310,7 +310,6 @@ class Broker(BrokerParts):
             lambda link: SourceCluster(sources, link),
             lambda: self.tier.cluster,
             self.registry.catalog.aside,
-            self.engine.worker_threads,
         )
         self.metrics.link_lags, self.metrics.link_logs = self.links.lags, self.links.counts
         self.letters = RelayedDeadLetters(self.registry, self.relay)

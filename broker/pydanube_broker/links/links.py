@@ -15,6 +15,7 @@ from pydanube_core.errors import ClusterError, Retryable
 from pydanube_core.links import LINKS, LinkFacts, LinkRecord, MirrorOf
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import not_a_mirror
+from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import admin_table
@@ -26,8 +27,7 @@ from pydanube_broker.records import Aside, Records
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.topics.reading import read_once
-from pydanube_broker.topics.topic import Topic
-from pydanube_broker.worker_threads import WorkerThreads
+from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.links")
 
@@ -49,12 +49,11 @@ class ClusterLinks:
         source: Callable[[LinkRecord], Source],
         cluster: Callable[[], str],
         aside: Aside,
-        worker_threads: WorkerThreads,
     ) -> None:
         self._cluster = cluster
         self._registry = registry
         self._store = store
-        self._worker_threads = worker_threads
+        self._objects = ObjectCatalog(store, wall_ms=now_ms)
         self._source = source
         self._table = admin_table(LINKS, LinkRecord.from_bytes)
         self._changed = asyncio.Event()
@@ -153,13 +152,15 @@ class ClusterLinks:
     async def _raise_epoch(self, topic: Topic) -> None:
         """Write in an epoch above that of the newest copied batch from here on, so that no epoch of the log is another cluster's.
 
-        Objects keep no epochs of their batches.
+        Batches that are read from objects have lost their epochs, which the catalog has.
         """
         coordinator, end = self._registry.ownership.coordinator, topic.commit
-        found = (
-            await read_once(topic, end - 1, end, 1, self._worker_threads) if end > topic.start_offset else ()
-        )
-        source = max((BatchColumns(each).head.epoch for each in found or ()), default=0)
+        threads = self._registry.worker_threads
+        found = await read_once(topic, end - 1, end, 1, threads) if end > topic.start_offset else ()
+        stored = await self._objects.head(topic.topic_id)
+        copied = [BatchColumns(each).head.epoch for each in found or ()]
+        copied += [] if stored is None else [epoch for epoch, _ in stored.head.epochs]
+        source = max(copied, default=0)
         if (epoch := await coordinator.raise_epoch(topic.options, source)) is not None:
             topic.assigned_epoch = epoch
 

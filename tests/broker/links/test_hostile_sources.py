@@ -25,6 +25,7 @@ from pydanube_broker.schema.records import SubjectSpec, VersionSpec
 from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.services.copy_stream import NoWire
 from pydanube_broker.services.mirror import MIRROR, MIRRORED, MirroredService, decode_mirrored
+from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
 from pydanube_broker.topics.producers import MAX_PRODUCERS
 from pydanube_broker.topics.reading import read_once
@@ -120,6 +121,41 @@ async def test_a_batch_that_no_reader_can_decode_is_not_appended() -> None:
             assert mirror.state.next_offset == 0
         await pull.take(piece(mirror.topic_id, batch))
         assert mirror.state.next_offset == 2
+
+
+async def test_a_fail_over_goes_on_above_the_epochs_of_messages_that_only_objects_have(
+    tmp_path: Path,
+) -> None:
+    """Batches that are read from objects have lost their epoch: this cluster began in one that the source had written in."""
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/orders",))
+    async with administered(tmp_path / "data") as cluster:
+        broker = cluster.broker
+        registry, hub, threads = broker.registry, broker.hub, broker.engine.worker_threads
+        await cluster("topics.create", topic="plain")
+        await cluster.publish("plain", b"1", b"2")
+        own = registry.find(TopicName.parse("plain"))
+        assert own is not None
+        (found,) = await read_once(own, 0, 2, 1 << 20, threads) or ()
+        head = broker_part(base_offset=0, last_offset=1, epoch=9, append_time_ms=found.append_time_ms)
+        run = LinkRun(link, Liar(), registry, lambda: "here", broker.links.grants)
+        await run.look()
+        name = TopicName.parse("/shop/orders")
+        mirror = registry.find(name)
+        assert mirror is not None
+        pull, task = run.pulls[mirror.topic_id]
+        task.cancel()
+        await pull.take(piece(mirror.topic_id, head + b"".join(found.buffers)[BROKER_PART_BYTES:]))
+        await hub.settled()
+        await cluster("objects.flush", topic="/shop/orders")
+        hub.journal.drop_topic(mirror.topic_id)
+        cold = None
+        with anyio.fail_after(20):
+            while not cold:
+                cold = await read_once(mirror, 0, 2, 1 << 20, threads)
+        assert BatchColumns(cold[0]).head.epoch < 9, "it is read from an object"
+        assert mirror.assigned_epoch < 9
+        assert await broker.links.seal(name) == {"/shop/orders": 2}
+        assert mirror.assigned_epoch > 9
 
 
 async def test_cursors_of_subscriptions_that_are_not_there_have_a_number() -> None:
