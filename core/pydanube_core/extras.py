@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DISTRIBUTION = "pydanube"
 
@@ -44,6 +46,8 @@ def _origin() -> str:
 def _folder(origin: str) -> tuple[Path | None, bool]:
     """Return the project's folder that was installed from, and whether its sources are used in place."""
     import json
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
 
     try:
         found = json.loads(origin) if origin else {}

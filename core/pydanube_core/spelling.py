@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -29,6 +27,8 @@ def close_names(given: str, known: Iterable[str], *, at_most: int = 3, cutoff: f
     most = min(MOST_COMPARED, max(5, MOST_STEPS // max(1, len(given) ** 2)))
     if len(names) > most:
         names = _likeliest(given, names, most)
+    import difflib  # slow to load, and rarely needed
+
     return difflib.get_close_matches(given, names, n=at_most, cutoff=cutoff)
 
 
@@ -95,7 +95,12 @@ def shown(value: Any) -> Any:
         return value
     if isinstance(value, int):
         return value if abs(value) < 1 << 63 else "an integer beyond 64 bits"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    if isinstance(value, str):
+        text = value
+    else:
+        import json
+
+        text = json.dumps(value, default=str)
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
 

@@ -22,7 +22,7 @@ def test_few_names_are_compared_however_many_there_are(monkeypatch: object) -> N
         compared.append(len(names))
         return plain(word, names, n=n, cutoff=cutoff)
 
-    monkeypatch.setattr(spelling.difflib, "get_close_matches", counting)  # type: ignore[attr-defined]
+    monkeypatch.setattr(difflib, "get_close_matches", counting)
     assert close_names("x" * 30, ["x" * 29 + str(number % 10) for number in range(10_000)])
     assert compared == [n for n in compared if n <= spelling.MOST_COMPARED]
 
@@ -31,7 +31,7 @@ def test_of_long_names_fewer_are_compared(monkeypatch: pytest.MonkeyPatch) -> No
     """Where one letter is repeated each comparison goes through all pairs of letters: that is what is bounded."""
     compared: list[int] = []
     monkeypatch.setattr(
-        spelling.difflib, "get_close_matches", lambda word, names, n, cutoff: compared.extend(map(len, names))
+        difflib, "get_close_matches", lambda word, names, n, cutoff: compared.extend(map(len, names))
     )
     for length in (10, 100, 199, 256):
         compared.clear()
@@ -71,7 +71,7 @@ def test_a_topic_is_found_among_ten_thousand_and_few_are_compared(
         compared.append(len(names))
         return plain(word, names, n=n, cutoff=cutoff)
 
-    monkeypatch.setattr(spelling.difflib, "get_close_matches", counting)  # type: ignore[attr-defined]
+    monkeypatch.setattr(difflib, "get_close_matches", counting)
     assert "/a/orders-4321-eu" in known.close(TopicName.parse(f"/a/{wrong}"))
     assert compared == [n for n in compared if n <= 4 * spelling.BESIDE]
 

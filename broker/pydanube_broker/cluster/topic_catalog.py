@@ -216,7 +216,6 @@ class TopicCatalog:
         *,
         policies: Mapping[str, Any] | None = None,
         schema: Schema | None = None,
-        options: Mapping[str, Any] | None = None,
         durability: Durability | None = None,
     ) -> list[TopicRecord]:
         """Change the settings that are given, of a partitioned topic in all parts. An empty schema removes it.
@@ -225,7 +224,7 @@ class TopicCatalog:
         """
         if topic.is_system and (policies is not None or schema is not None):
             raise system_is_kept(str(topic))
-        given = {"policies": policies, "schema": schema, "options": options}
+        given = {"policies": policies, "schema": schema}
         changes: dict[str, Any] = {name: dict(value) for name, value in given.items() if value is not None}
         if schema is not None and not schema:
             changes["schema"] = None
@@ -243,6 +242,20 @@ class TopicCatalog:
 
         await self._update(topic, decided)
         return self._logs(topic)
+
+    async def decide_kept(
+        self, topic: TopicName, decide: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> None:
+        """Set what a topic keeps for subscriptions to come to what `decide` returns for the present value, which is guarded.
+
+        A link writes it, too. Errors of `decide` are raised, with nothing changed. Raises `TopicNotFound`.
+        """
+
+        def decided(settings: TopicSettings) -> Mapping[str, Any]:
+            options = settings.options
+            return {"options": {**options, KEPT_OPTIONS: dict(decide(options.get(KEPT_OPTIONS, {})))}}
+
+        await self._update(topic, decided)
 
     async def keep_for_link(self, topic: TopicName, theirs: Mapping[str, Any]) -> None:
         """Keep at a mirror what its source keeps for subscriptions to come. Idempotent. Raises `TopicNotFound`."""

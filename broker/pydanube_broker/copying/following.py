@@ -7,10 +7,13 @@ timer of its stream looks at all topics that are followed (`Source`), so that a 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_producer_part
 from pydanube_core.errors import Diverged
 
+from pydanube_broker.copying.credit import CHUNK_BYTES
 from pydanube_broker.copying.messages import Marks, Round, SessionMark
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.journal import CachedBatch
@@ -69,13 +72,19 @@ class Follower:
                 return True
         return False
 
-    def due_marks(self, number: int, *, now: bool = False) -> Marks | None:
-        """Return the marks to send now, None while they are not due. They are due at once when the topic is fenced."""
+    @property
+    def is_due(self) -> bool:
+        """Return whether marks are to be sent now: the timer saw a change, or the topic was fenced."""
+        return self._is_due or self._is_fenced != self._fenced
+
+    @property
+    def _is_fenced(self) -> bool:
+        return self.topic.failed_over_to is not None
+
+    def marks(self, number: int) -> Iterator[Marks]:
+        """Yield what changed since the last marks, in parts of about `CHUNK_BYTES`. The first one has the sessions."""
         topic = self.topic
-        fenced = topic.failed_over_to is not None
-        if not (self._is_due or now or fenced != self._fenced):
-            return None
-        self._is_due, self._fenced = False, fenced
+        self._is_due, self._fenced = False, self._is_fenced
         self._marked = topic.start_offset, topic.commit
         self._session_changes = topic.state.producers.changes
         cursors = {name: pump.cursor for name, pump in topic.subscriptions.items()}
@@ -88,16 +97,23 @@ class Follower:
         }
         opened = [each for key, each in sessions.items() if self._sessions.get(key) != each]
         self._sessions = sessions
-        return Marks(
+        part = Marks(
             topic_id=topic.topic_id,
             number=number,
             start=topic.start_offset,
             end=topic.commit,
             time_ms=topic.state.append_time_ms,
-            cursors={name: encode_snapshot(each) for name, each in changed.items()},
+            cursors={},
             sessions=opened,
-            fenced=fenced,
         )
+        fenced, encoded, size = self._fenced, dict[str, bytes](), 0
+        for name, cursor in changed.items():
+            if size >= CHUNK_BYTES:
+                yield replace(part, cursors=encoded)
+                part, encoded, size = replace(part, sessions=()), {}, 0
+            encoded[name] = encode_snapshot(cursor)
+            size += len(name) + len(encoded[name])
+        yield replace(part, cursors=encoded, fenced=fenced)
 
 
 async def check_continues(topic: Topic, request: Round, worker_threads: WorkerThreads) -> int:
@@ -115,7 +131,7 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
     if first == topic.commit == topic.state.next_offset and topic.state.append_time_ms:
         found_ms: int | None = topic.state.append_time_ms  # a quiet topic is not read
     else:
-        found_ms = await _append_time_ms(topic, first - 1, worker_threads)
+        found_ms = await append_time_at(topic, first - 1, worker_threads)
     if found_ms is not None and found_ms != request.previous_time_ms:
         raise Diverged(
             f"{topic.name} has another message at offset {first - 1} than its mirror: the source was restored to an "
@@ -126,8 +142,8 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
     return first
 
 
-async def _append_time_ms(topic: Topic, offset: int, worker_threads: WorkerThreads) -> int | None:
-    """Return the append time of a message. None: it was deleted. Batches of objects are others, with the same times."""
+async def append_time_at(topic: Topic, offset: int, worker_threads: WorkerThreads) -> int | None:
+    """Return the append time of the message at an offset. None: it was deleted. Batches of objects are others, with the same times."""
     found = None
     while found is None:
         if offset < topic.start_offset:

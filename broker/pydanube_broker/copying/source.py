@@ -193,8 +193,8 @@ class Source:
                     self._check is not None
                 ):  # a quiet topic costs nothing, unlike a check of all streams (`RightsWatch`)
                     self._check(topic)
-                if (marks := follower.due_marks(request.number)) is not None:
-                    self._send(marks)
+                if follower.is_due:
+                    await self._send_marks(follower, request.number)
                 if at >= topic.commit:
                     await follower.more.wait()
                     continue
@@ -202,14 +202,19 @@ class Source:
                     piece = await next_piece(topic, at, self._worker_threads)
                     if piece is not None:
                         if follower.needs_marks_before(piece):
-                            marks = follower.due_marks(request.number, now=True)
-                            assert marks is not None
-                            self._send(marks)
+                            await self._send_marks(follower, request.number)
                         await self._send_piece(piece, request.number)
                         at = piece.end_offset
         finally:
             topic.listeners.discard(follower)
             self._followers.discard(follower)
+
+    async def _send_marks(self, follower: Follower, number: int) -> None:
+        """Send a topic's marks when the stream has room. They are made only then, so none wait in the stream's buffer."""
+        await self._room()
+        for marks in follower.marks(number):
+            self._send(marks)
+            await self._room()
 
     def _look_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(MARKS_S, self._look)
@@ -220,6 +225,10 @@ class Source:
             follower.look()
         if self._followers:
             self._look_later()
+
+    async def _room(self) -> None:
+        while not self._writable():
+            await self._more.wait()
 
     async def _send_chunk(self, chunk: Chunk) -> None:
         while not (self._credit.may_send(chunk.topic_id) and self._writable()):

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, Protocol, TypeAlias
 
-from pydanube_core.errors import ClusterError, CorruptObject, Unavailable
+from pydanube_core.errors import ClusterError, CorruptObject, Overloaded, Unavailable
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.copying.credit import CHUNK_BYTES, STREAM_BYTES, TOPIC_BYTES, ReceiverCredit
 from pydanube_broker.copying.messages import (
+    MOST_CURSORS,
     Answer,
     Assembly,
     Chunk,
@@ -38,7 +39,7 @@ STALL_S: Final = 20.0
 _IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
 #: of a round, that wait: its credit, and the chunk that exceeds it
 _MOST_CHUNK_BYTES: Final = TOPIC_BYTES + CHUNK_BYTES
-# The same of what takes no credit. One message can have as much, and an answer counts at least `_ANSWER_BYTES`.
+# The same of what takes no credit, and of the cursors. An answer counts at least `_ANSWER_BYTES`.
 _MOST_OTHER_BYTES: Final = 64 << 20
 _ANSWER_BYTES: Final = 1024
 _MARK_BYTES: Final = 200  # of a cursor or a session, beside its texts
@@ -192,8 +193,10 @@ class Copies:
 class _Round:
     """Queue of a round's answers.
 
-    Credit bounds the chunks. Marks take none, and those that follow each other are joined. A source that ignores its
-    credit, or sends countless other answers, could fill the memory while the sink waits: its round fails.
+    Credit bounds the chunks. Marks take none, and those that follow each other are joined. Their cursors wait apart, the
+    newest one of each subscription, and the next marks that are taken have them: a cursor may come before the messages
+    that it acknowledges (`CursorSnapshot.up_to`), and a session not. A source that ignores its credit, or sends countless
+    other answers, could fill the memory while the sink waits: its round fails.
     """
 
     def __init__(self, number: int) -> None:
@@ -201,6 +204,8 @@ class _Round:
         self.chunk_bytes = 0  # that wait
         self._answers: deque[Answer] = deque()
         self._other_bytes = 0
+        self._cursors: dict[str, bytes] = {}
+        self._cursor_bytes = 0
         self._more = asyncio.Event()
 
     def add(self, answer: Answer) -> int:
@@ -208,22 +213,50 @@ class _Round:
         last = self._answers[-1] if self._answers else None
         if isinstance(last, Failure):
             return len(answer.data) if isinstance(answer, Chunk) else 0
-        if isinstance(answer, Marks) and isinstance(last, Marks):
-            answer = answer.after(last)
-            self._count(self._answers.pop(), -1)
+        if isinstance(answer, Marks):
+            self._hold(answer.cursors)
+            answer = replace(answer, cursors={})
+            if isinstance(last, Marks):
+                answer = answer.after(last)
+                self._count(self._answers.pop(), -1)
         self._answers.append(answer)
         self._count(answer, 1)
         dropped = 0
-        if self.chunk_bytes > _MOST_CHUNK_BYTES or self._other_bytes > _MOST_OTHER_BYTES:
+        if (error := self._excess(answer.topic_id)) is not None:
             dropped = self.chunk_bytes
-            why = (
-                f"a copy of topic {answer.topic_id} cannot be used: the source sent more than it was granted"
-            )
-            failure = Failure(answer.topic_id, self.number, CorruptObject(why, cause="piece"))
+            failure = Failure(answer.topic_id, self.number, error)
             self._answers = deque([failure])
             self.chunk_bytes, self._other_bytes = 0, _other_bytes(failure)
+            self._cursors, self._cursor_bytes = {}, 0
         self._more.set()
         return dropped
+
+    def _hold(self, cursors: Mapping[str, bytes]) -> None:
+        """Keep cursors until marks are taken. If a source names more than a topic has, its oldest ones are left out."""
+        for name, cursor in cursors.items():
+            self._drop(name)
+            self._cursors[name] = cursor
+            self._cursor_bytes += _MARK_BYTES + len(name) + len(cursor)
+            if len(self._cursors) > MOST_CURSORS:
+                self._drop(next(iter(self._cursors)))
+
+    def _drop(self, name: str) -> None:
+        cursor = self._cursors.pop(name, None)
+        if cursor is not None:
+            self._cursor_bytes -= _MARK_BYTES + len(name) + len(cursor)
+
+    def _excess(self, topic_id: int) -> ClusterError | None:
+        """Return why the round has to end, if more waits than it may hold."""
+        if self.chunk_bytes > _MOST_CHUNK_BYTES or self._other_bytes > _MOST_OTHER_BYTES:
+            why = f"a copy of topic {topic_id} cannot be used: the source sent more than it was granted"
+            return CorruptObject(why, cause="piece")
+        if self._cursor_bytes > _MOST_OTHER_BYTES:
+            return Overloaded(
+                f"the changed cursors of topic {topic_id} have more than {_MOST_OTHER_BYTES >> 20} MiB, and wait until this "
+                "broker has written the messages before them. The copy begins again where it ended",
+                topic_id=str(topic_id),
+            )
+        return None
 
     def _count(self, answer: Answer, sign: int) -> None:
         self._other_bytes += sign * _other_bytes(answer)
@@ -241,6 +274,9 @@ class _Round:
                 raise Unavailable(f"the owner sent nothing for {stall_s:g} s", cause="stalled") from None
         answer = self._answers.popleft()
         self._count(answer, -1)
+        if isinstance(answer, Marks):
+            answer = replace(answer, cursors=self._cursors)
+            self._cursors, self._cursor_bytes = {}, 0
         return answer
 
 
@@ -248,9 +284,7 @@ def _other_bytes(answer: Answer) -> int:
     """Return about what an answer has in memory, without the data of a chunk."""
     if not isinstance(answer, Marks):
         return _ANSWER_BYTES
-    texts = sum(len(name) + len(cursor) for name, cursor in answer.cursors.items())
-    texts += sum(len(each.name) for each in answer.sessions)
-    return _ANSWER_BYTES + texts + _MARK_BYTES * (len(answer.cursors) + len(answer.sessions))
+    return _ANSWER_BYTES + sum(_MARK_BYTES + len(each.name) for each in answer.sessions)
 
 
 class _Stream:

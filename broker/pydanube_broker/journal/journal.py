@@ -94,7 +94,7 @@ class Journal(StoredBatches):
         files = SegmentFiles(folder, disk, preparer, self._worker, options.segment_bytes)
         super().__init__(files, disk, options, owner, self._worker)
         self.folder = folder
-        self.read_only: JournalReadOnly | None = None
+        self.read_only: ClusterError | None = None  # the error of everything that would be written
         self._writer = GroupCommit(disk, syncer, on_durable=self._durable, on_failed=self._failed)
         self.write_now = self._writer.write_now  # writes appended records before the loop's turn ends
         self._active: SegmentFile | None = None
@@ -174,8 +174,10 @@ class Journal(StoredBatches):
                 if self._last_kind is not RecordKind.MARK:
                     self._put(RecordKind.MARK, 0, [], 0, 0)
                     await self.until_durable()
-        except JournalReadOnly:
-            pass  # every waiter has received it already
+        except ClusterError:
+            if self.read_only is None:
+                raise
+            # Every waiter has received it already.
         finally:
             self.abandon()
 
@@ -190,7 +192,7 @@ class Journal(StoredBatches):
         self._close_indexes()
 
     async def until_durable(self, lsn: int | None = None) -> None:
-        """Wait until all appended records, or all below an LSN, are on stable storage. Raises `JournalReadOnly`."""
+        """Wait until all appended records, or all below an LSN, are on stable storage. Raises `read_only`."""
         target = self._next if lsn is None else lsn
         while self._writer.durable < target and self.read_only is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -206,9 +208,18 @@ class Journal(StoredBatches):
                 waiter.set_result(None)
 
     def refuse(self, error: ClusterError) -> None:
-        """Accept and acknowledge nothing more, because another broker has replaced this one."""
-        if self.read_only is None:
-            self._failed(error)
+        """Accept and acknowledge nothing more, because the disk failed or another broker has replaced this one.
+
+        Args:
+            error: the error of records under way, and of everything that would be written.
+        """
+        if self.read_only is not None:
+            return
+        self.read_only = error
+        log.critical("journal_read_only", extra={"error": str(error)})
+        self._wake()
+        if self._serving:
+            self._owner.failed(error)
 
     # -- a copy of the journal ------------------------------------------------------------------------------------
 
@@ -464,24 +475,17 @@ class Journal(StoredBatches):
         elif self._fits(0):
             self._put(RecordKind.MARK, 0, [], 0, 0)
 
-    def _failed(self, error: OSError | ClusterError) -> None:
-        why = (
-            f"met an I/O error ({error}): it is read-only until the broker is restarted. Messages that were not acknowledged may or "
-            "may not be stored. Check the disk before the restart"
+    def _failed(self, error: OSError) -> None:
+        self.refuse(
+            JournalReadOnly(
+                f"the journal in {self.folder} met an I/O error ({error}): it is read-only until the broker is restarted. "
+                "Messages that were not acknowledged may or may not be stored. Check the disk before the restart",
+                outcome="unknown",
+                reason=str(error),
+                field="data.dir",
+                value=str(self.folder),
+            )
         )
-        if isinstance(error, ClusterError):
-            why = f"takes nothing more ({error.message}). Messages that were not acknowledged may or may not be stored"
-        self.read_only = JournalReadOnly(
-            f"the journal in {self.folder} {why}",
-            outcome="unknown",
-            reason=str(error),
-            field="data.dir",
-            value=str(self.folder),
-        )
-        log.critical("journal_read_only", extra={"error": str(error)})
-        self._wake()
-        if self._serving:
-            self._owner.failed(self.read_only)
 
     # -- forgetting ------------------------------------------------------------------------------------------
 

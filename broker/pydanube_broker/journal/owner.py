@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pydanube_core.errors import JournalReadOnly
+from pydanube_core.errors import ClusterError
 
 from pydanube_broker.journal.records import RecordHeader
 
@@ -25,5 +25,5 @@ class JournalOwner(Protocol):
     def durable(self, lsn: int) -> None:
         """Called when everything below `lsn` is on stable storage."""
 
-    def failed(self, error: JournalReadOnly) -> None:
+    def failed(self, error: ClusterError) -> None:
         """Called when the journal has failed and is read-only. The outcome of records not yet durable is unknown."""

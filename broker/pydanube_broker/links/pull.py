@@ -30,15 +30,16 @@ from pydanube_core.errors import (
 from pydanube_core.links import LinkRecord, MirrorFacts
 from pydanube_core.names import MAX_CLIENT_NAME_CHARS
 
+from pydanube_broker.copying.following import append_time_at
 from pydanube_broker.copying.messages import MOST_CURSORS, Marks, SessionMark
 from pydanube_broker.copying.piece import Buffer, Piece
 from pydanube_broker.copying.target import Copies
-from pydanube_broker.links.cursors import reaches, up_to
 from pydanube_broker.links.mirror import COPYING, SOURCE_DELETED
 from pydanube_broker.slices import Slices
 from pydanube_broker.subscription.cursor import CursorSnapshot, decode_snapshot
 from pydanube_broker.topics.producers import MAX_PRODUCERS, Opening
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.links")
 
@@ -99,8 +100,10 @@ class Pull:
         place: Place,
         allowance: Allowance,
         now_ms: Callable[[], int],
+        worker_threads: WorkerThreads,
     ) -> None:
         self._allowance = allowance
+        self._worker_threads = worker_threads
         self.topic = topic
         self._link = link
         self._source = source
@@ -147,6 +150,10 @@ class Pull:
     async def _follow(self, topic_id: int, url: str) -> None:
         state = self.topic.state
         is_new = not state.next_offset
+        if not is_new and (not state.append_time_ms or isinstance(self._error, Diverged)):
+            # A state that was rebuilt from objects has no time, or that of another message
+            time_ms = await append_time_at(self.topic, state.next_offset - 1, self._worker_threads)
+            state.append_time_ms = time_ms or state.append_time_ms
         first = None if is_new and self._link.start == "latest" else state.next_offset
         self._at = state.next_offset
         await self._copies.round(
@@ -216,8 +223,8 @@ class Pull:
             pump = self.topic.subscriptions.get(name)
             if pump is None or not self._is_ours:
                 continue  # it is made within a second
-            pump.follow(up_to(cursor, end))
-            if not reaches(cursor, end):
+            pump.follow(cursor.up_to(end))
+            if not cursor.reaches(end):
                 del self.cursors[name]
 
     async def take(self, piece: Piece) -> None:
@@ -322,5 +329,9 @@ def _state_of(error: ClusterError) -> str:
         return SOURCE_DELETED
     if isinstance(error, (PermissionDenied, Unauthenticated)):  # the token is refused
         return UNREACHABLE
-    # A full disk is retried like a source that is away, but it is this broker's: copies write to it
-    return UNREACHABLE if isinstance(error, Retryable) and not isinstance(error, DiskFull) else FAILED
+    # Retried like a source that is away, but the source answers: a full disk here, or more than a copy holds
+    return (
+        UNREACHABLE
+        if isinstance(error, Retryable) and not isinstance(error, (DiskFull, Overloaded))
+        else FAILED
+    )

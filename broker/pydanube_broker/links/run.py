@@ -409,7 +409,16 @@ class LinkRun:
                 return NotThere(SOURCE_REMADE, remade(source, topic.name))
             return found if found[1] else NotThere(UNREACHABLE, f"{source} has no owner at the source now")
 
-        return Pull(self.link, topic, source, self._copies, place, self._allowance, now_ms)
+        return Pull(
+            self.link,
+            topic,
+            source,
+            self._copies,
+            place,
+            self._allowance,
+            now_ms,
+            self._registry.worker_threads,
+        )
 
     async def seal(self, topic: Topic) -> None:
         """End the copy of a log, and begin none for `SEAL_S`. All copied messages and cursors are durable on return."""

@@ -26,6 +26,7 @@ from pydanube_core.errors import (
     MetadataUnavailable,
 )
 from pydanube_core.facts import RemovalFacts, TakeOverFacts, TopicLeft
+from pydanube_core.links import link_of
 from pydanube_storage.catalog import CatalogHead, ObjectCatalog
 from pydanube_storage.catalog.catalog import Committed
 from pydanube_storage.metadata import MAX_OPERATIONS, Guard, GuardFailed, MetadataStore, Put, read_all
@@ -47,7 +48,12 @@ from pydanube_broker.moves.take_over import Found, TakeOvers
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.topics.log_state import LogState
-from pydanube_broker.topics.rebuilt_state import end_of_rebuilt, rebuilt_state, state_in_the_store
+from pydanube_broker.topics.rebuilt_state import (
+    end_of_rebuilt,
+    rebuilt_mirror,
+    rebuilt_state,
+    state_in_the_store,
+)
 from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
@@ -481,6 +487,9 @@ class RemovedBrokers:
             states, _ = await self._kept.read(BrokerId(int(now.move.source)))
             said = states.get(now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
+        record = self._record(now)
+        if record is not None and link_of(record.settings.options) is not None:
+            return rebuilt_mirror(state, end=begin, starts=self._starts(now.topic_id))
         end = head.resumes_at  # decided by the leader, so each owner that rebuilds the topic has the same
         is_whole = _is_whole(now, now.move.chain)
         if is_whole:

@@ -18,6 +18,8 @@ from pydanube_core.services import STREAM
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.copying.messages import (
+    MAX_ANSWER_BYTES,
+    MOST_CURSORS,
     Answer,
     Chunk,
     End,
@@ -33,7 +35,7 @@ from pydanube_broker.copying.messages import (
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers
 from pydanube_broker.moves.moves import Moves
-from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, BrokerCall, Link, Links
+from pydanube_broker.relay.link import NO_STATUS, BrokerCall, Link, Links
 from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.relay.relayed_call import error_in
@@ -101,7 +103,7 @@ class LinkWire(BrokerCall):
         super().__init__(url)
         self._answers: Answers | None = answers
         self._early: list[Request] = []  # before the link is there
-        self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=None)
+        self._reader = MessageReader(limit=MAX_ANSWER_BYTES, unpacker=None)
         self._link: Link | None = None
         self._stream: Stream | None = None
 
@@ -141,10 +143,8 @@ class LinkWire(BrokerCall):
             for message in self._reader.feed(data, start, end):
                 if self._answers is not None:
                     self._answers.answered(_decode_answer(message))
-        except WireError as error:
-            self.on_lost(str(error), untouched=False)
         # Raised into the connection, it would end the streams of all other calls
-        except DecodeError as error:
+        except (DecodeError, WireError) as error:
             if self._link is not None and self._stream is not None:
                 self._link.cancel(self._stream)
             self._end(
@@ -275,6 +275,10 @@ def _decode_answer(message: bytes) -> Answer:
             return Chunk(chunk.topic_id, chunk.round, chunk.data, chunk.ends_piece)
         case "marks":
             marks = answer.marks
+            if len(marks.cursors) > MOST_CURSORS or len(marks.sessions) > MOST_CURSORS:
+                raise DecodeError(
+                    f"marks of {len(marks.cursors)} cursors and {len(marks.sessions)} sessions, at most {MOST_CURSORS} of each"
+                )
             return Marks(
                 topic_id=marks.topic_id,
                 number=marks.round,

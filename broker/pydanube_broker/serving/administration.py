@@ -425,28 +425,28 @@ class Administration(ABC):
 
     async def _keep_failure_policy(self, topic: str, subscription: str, fields: Mapping[str, Any]) -> None:
         name, parts = self._parts(topic)
-        kept = self.kept_failure_policies(topic)
-        before = kept.pop(subscription, {})
-        changed = {**before, **fields} if fields else {}
-        given = {key: value for key, value in changed.items() if value != ""}  # the default dead-letter topic
-        if given:
+
+        def decide(present: Mapping[str, Any]) -> Mapping[str, Any]:
+            others = {key: each for key, each in present.items() if key != subscription}
+            changed = {**stored_policy(present.get(subscription, {})), **fields} if fields else {}
+            given = {
+                key: value for key, value in changed.items() if value != ""
+            }  # the default dead-letter topic
+            if not given:
+                return others
             self._check_dead_letters(given)
             self._registry.policies.of_failures(given).check(name, check_subscription(subscription))
-            if len(kept) >= MOST_KEPT:
+            if len(others) >= MOST_KEPT:
                 raise LimitReached(
-                    f"{name} keeps the failure policies of {len(kept)} subscriptions that are not there, at most "
+                    f"{name} keeps the failure policies of {len(others)} subscriptions that are not there, at most "
                     f"{MOST_KEPT}: make some of them first",
                     field="subscription",
                     value=subscription,
-                    kept=sorted(kept)[:20],
+                    kept=sorted(others)[:20],
                 )
-            kept[subscription] = given
-        catalog = self._registry.catalog
-        options = {
-            **catalog.index.topic(parts[0].options.topic).settings.options,
-            KEPT_OPTIONS: {other: policy_options(policy) for other, policy in kept.items()},
-        }
-        await catalog.update_topic(name, options=options)
+            return {**others, subscription: policy_options(given)}
+
+        await self._registry.catalog.decide_kept(name, decide)
         for part in parts:
             self._registry.policies.apply(part)
 

@@ -75,6 +75,7 @@ class Registry:
 
     def __init__(self, hub: Hub, engine: DeliveryEngine, store: MetadataStore, settings: Settings) -> None:
         self._hub = hub
+        self.worker_threads = engine.worker_threads
         self._store = store
         url = settings.metadata.url
         self._metadata = "metadata.sqlite" if url == EMBEDDED else url  # its name in errors

@@ -20,7 +20,6 @@ from pydanube_core.errors import (
     DiskFull,
     Draining,
     Fenced,
-    JournalReadOnly,
     MetadataUnavailable,
     Unavailable,
 )
@@ -96,6 +95,16 @@ def guard_bytes(total_bytes: int, *, min_free_bytes: int, explicit: bool) -> int
     return min_free_bytes if explicit else min(min_free_bytes, total_bytes // RELAXED_SHARE)
 
 
+def ended(why: Fenced) -> Unavailable:
+    """Return the error for clients of a broker whose place another one has: they continue there, as after its death."""
+    return Unavailable(
+        f"the broker has ended: {why.message}. Messages that were not acknowledged may or may not be stored. Connect again",
+        retry_after_ms=500,
+        outcome="unknown",
+        reason=why.code,
+    )
+
+
 class Health:
     """State of one broker. Single user: the loop."""
 
@@ -111,7 +120,7 @@ class Health:
         self.standstill: Standstill | None = None  # None: no other broker can take its place
         self.metadata_away: ClusterError | None = None  # messages flow on without it
         self.on_fenced: Callable[[Fenced | ClusterMismatch], None] = lambda _error: None
-        self.journal_error: JournalReadOnly | None = None
+        self.journal_error: ClusterError | None = None
         # Another reason why the journal takes no records.
         self.journal_trouble: Callable[[], Reason | None] = lambda: None
         # Failed kinds of changes, while messages may still flow: "AUDIT_UNWRITABLE", "METADATA_UNWRITABLE".
@@ -205,7 +214,7 @@ class Health:
     def check_consume(self) -> None:
         """Raise the error that refuses every consumer now. A failed journal can still be read."""
         if self.fenced is not None:
-            raise self.fenced
+            raise self._ended(self.fenced)
         if self.draining:
             raise Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)
         if self.recovering:
@@ -213,9 +222,15 @@ class Health:
         if (error := self._standing_still()) is not None:
             raise error
 
+    @staticmethod
+    def _ended(why: Fenced | ClusterMismatch) -> ClusterError:
+        return ended(why) if isinstance(why, Fenced) else why
+
     def _publish_error(self) -> ClusterError | None:
-        if self.fenced is not None or self.journal_error is not None:
-            return self.fenced or self.journal_error
+        if self.fenced is not None:
+            return self._ended(self.fenced)
+        if self.journal_error is not None:
+            return self.journal_error
         if self.draining:
             return Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)
         return self._standing_still() or self._disk_error

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Final, NamedTuple, Self
 
@@ -86,6 +86,20 @@ class CursorSnapshot:
     def acknowledged_from(self, offset: int) -> int:
         """Return how many messages at or above an offset are acknowledged out of order."""
         return sum(end - max(start, offset) for start, end in self.acknowledged if end > offset)
+
+    def up_to(self, end: int) -> CursorSnapshot:
+        """Return the cursor without acknowledgements from an offset on, so that no message is passed over that is not there."""
+        if self.floor >= end:
+            return replace(self, floor=end, acknowledged=(), attempts=())
+        return replace(
+            self,
+            acknowledged=tuple((start, min(last, end)) for start, last in self.acknowledged if start < end),
+            attempts=tuple(each for each in self.attempts if each.end <= end),
+        )
+
+    def reaches(self, end: int) -> bool:
+        """Return whether the cursor has acknowledgements from an offset on."""
+        return self.floor > end or any(last > end for _, last in self.acknowledged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

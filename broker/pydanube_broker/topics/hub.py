@@ -10,9 +10,10 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pydanube_core.errors import ClusterError, Fenced, JournalReadOnly
+from pydanube_core.errors import ClusterError, Fenced
 
 from pydanube_broker.journal import Journal, RecordHeader, RecordKind
+from pydanube_broker.status.health import ended
 from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import (
     LogState,
@@ -37,9 +38,9 @@ class Hub:
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}
         self.leaving: dict[int, Topic] = {}  # detached with records that were not safe yet
-        self.failure: JournalReadOnly | None = None
+        self.failure: ClusterError | None = None
         self.trimmed_lsn = 0  # the newest record by which a topic deleted its oldest messages
-        self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
+        self.on_failure: Callable[[ClusterError], None] = lambda error: None
         self.on_fenced: Callable[[Fenced], None] = lambda error: None
         self.on_drop: Callable[[int], None] = lambda topic_id: None  # a topic was deleted
         # (durable at lsn, topic), of every record under way
@@ -95,10 +96,10 @@ class Hub:
 
     def fenced(self, error: Fenced) -> None:
         """Stop acknowledging and end: another process has the journal's chain."""
-        self.journal.refuse(error)
+        self.journal.refuse(ended(error))
         self.on_fenced(error)
 
-    def failed(self, error: JournalReadOnly) -> None:
+    def failed(self, error: ClusterError) -> None:
         self.failure = error
         for waiting in (self._pending, self._unstored, self._own):
             waiting.clear()

@@ -72,6 +72,19 @@ def rebuilt_state(
     return replace(said, next_offset=end, opened=True, since_lsn=0, cursors=cursors, copied={}, deltas={})
 
 
+def rebuilt_mirror(said: LogState, *, end: int, starts: Mapping[int, int]) -> LogState:
+    """Return the state with which the next owner of a mirror begins, at the end of the messages that are there.
+
+    Its source assigns the offsets, and what is missing is copied again. So nothing beyond counts as acknowledged, and no
+    producer's messages there as known.
+    """
+    found = rebuilt_state(said, begin=end, end=end, starts=starts)
+    found.producers.take_back(end)
+    found.append_time_ms = 0  # of a message that may be missing
+    found.cursors = {number: cursor.up_to(end) for number, cursor in found.cursors.items()}
+    return found
+
+
 def _passed_over(cursor: CursorSnapshot, begin: int, end: int) -> CursorSnapshot:
     """Return the cursor with everything in [begin, end) acknowledged."""
     if cursor.floor >= begin:

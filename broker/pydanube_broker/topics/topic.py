@@ -25,7 +25,7 @@ from pydanube_core.batch import (
     read_producer_part,
 )
 from pydanube_core.commit_point import safe_position
-from pydanube_core.errors import ClusterError, Diverged, InvalidArgument, JournalReadOnly
+from pydanube_core.errors import ClusterError, Diverged, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import mirror_is_read_only, system_is_closed, written_elsewhere
@@ -386,7 +386,9 @@ class Topic:
         try:
             self.open_epoch()  # so that a topic that never had a record has one to hand over
             await self.settled()
-        except JournalReadOnly:
+        except ClusterError:
+            if self._hub.journal.read_only is None:
+                raise
             self._unsafe.clear()
             state.epoch, state.opened = max(state.epoch, self.assigned_epoch), True
             state.next_offset = self.commit

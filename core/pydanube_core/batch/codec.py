@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
-import lz4.block
-
-from pydanube_core import zstd
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, Codec
 from pydanube_core.errors import InvalidArgument
 
-# No batch needs a larger window.
-_ZSTD_OPTIONS: Final[Mapping[int, int]] = {
-    zstd.DecompressionParameter.window_log_max: MAX_INFLATED_BYTES.bit_length() - 1
-}
-
 _NAMES: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+
+# The two compressors are imported at their first use: 3 ms that most programs save.
+@cache
+def _zstd_options() -> dict[int, int]:
+    from pydanube_core import zstd
+
+    # no batch needs a larger window
+    return {zstd.DecompressionParameter.window_log_max: MAX_INFLATED_BYTES.bit_length() - 1}
 
 
 def parse_codec(name: str) -> Codec:
@@ -37,8 +38,12 @@ def compress(data: bytes | memoryview, codec: Codec) -> bytes | memoryview:
         case Codec.NONE:
             return data
         case Codec.LZ4:
+            import lz4.block
+
             return bytes(lz4.block.compress(data, store_size=False))
         case Codec.ZSTD:
+            from pydanube_core import zstd
+
             return zstd.compress(data, level=3)
 
 
@@ -54,16 +59,20 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
     if codec == Codec.NONE or not raw_bytes:
         raw: bytes | memoryview = data
     elif codec == Codec.LZ4:
+        import lz4.block
+
         try:
             raw = lz4.block.decompress(data, uncompressed_size=raw_bytes)
         except (lz4.block.LZ4BlockError, ValueError, MemoryError) as error:
             raise ValueError(f"lz4: {error}") from error
     else:
+        from pydanube_core import zstd
+
         try:
             claimed = zstd.get_frame_info(data).decompressed_size
             if claimed not in (None, raw_bytes):
                 raise ValueError(f"zstd: the frame says {claimed} bytes, the header {raw_bytes}")
-            frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
+            frame = zstd.ZstdDecompressor(options=_zstd_options())
             # one byte more than allowed, because otherwise the end of the frame is not read
             raw = frame.decompress(data, max_length=raw_bytes + 1)
         except zstd.ZstdError as error:
