@@ -1,6 +1,6 @@
 """How long imports of the SDK and commands take, from `exec` to the end of the process.
 
-    python benchmarks/starts.py [--runs 21] [--modules 15]
+    python benchmarks/starts.py [--runs 21] [--modules 15] [--beside "PYTHON -c 'from aiokafka import AIOKafkaProducer'"]
 
 Prints the median and the least of wall-clock and processor time of each start, in turns so that a busy moment is shared by all.
 A broker of its own answers the commands. `--modules` names the modules of `from pydanube import connect` that take the longest
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,9 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=21)
     parser.add_argument("--modules", type=int, default=0)
+    parser.add_argument(
+        "--beside", action="append", default=[], help="one more command to measure, repeatable"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder), memory=True) as broker:
         environment = client_environment(
@@ -82,6 +86,7 @@ def main() -> None:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         starts = {f'python -c "{program}"': [sys.executable, "-c", program] for program in IMPORTS}
         starts |= {f"danube {words}": [*danube_command(), *words.split()] for words in COMMANDS}
+        starts |= {words: shlex.split(words) for words in options.beside}
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in starts}
         for run in range(options.runs + 1):  # the first run writes the bytecode and does not count
             for name, words in starts.items():

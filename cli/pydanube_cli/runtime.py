@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -28,6 +27,9 @@ def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 def installed_version(package: str) -> str | None:
     """Return the version of an installed package, or None without it."""
+    # slow to load, and only for `doctor` and `bench`
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

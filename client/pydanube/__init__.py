@@ -106,12 +106,7 @@ if TYPE_CHECKING:
     from pydanube.facts import (
         ClientEvent,
         ClientEventKind,
-        ClientStatistics,
-        ConsumerStatistics,
-        HandlerStatistics,
-        Health,
         OffsetRange,
-        ProducerStatistics,
         Receipt,
         SchemaRef,
         SendSummary,
@@ -133,6 +128,13 @@ if TYPE_CHECKING:
     from pydanube.retry import Retry
     from pydanube.schemas import Registered, Schema, Schemas
     from pydanube.sending.outbound import PendingSend
+    from pydanube.statistics import (
+        ClientStatistics,
+        ConsumerStatistics,
+        HandlerStatistics,
+        Health,
+        ProducerStatistics,
+    )
     from pydanube.tables import TopicScan, TopicShard, read_shards, read_table, scan_table
     from pydanube.wire.endpoint import Tls
 
@@ -258,8 +260,8 @@ _ERRORS = "pydanube_core.errors"
 _NAMES = {
     "pydanube.client": "Client connect",
     "pydanube.consumer": "Consumer Reader",
-    "pydanube.facts": "ClientEvent ClientEventKind ClientStatistics ConsumerStatistics HandlerStatistics Health "
-    "OffsetRange ProducerStatistics Receipt SchemaRef SendSummary",
+    "pydanube.facts": "ClientEvent ClientEventKind OffsetRange Receipt SchemaRef SendSummary",
+    "pydanube.statistics": "ClientStatistics ConsumerStatistics HandlerStatistics Health ProducerStatistics",
     "pydanube.handler_message": "DeadLetter RetryLater",
     "pydanube.handler_options": "HandlerOptions",
     "pydanube.message": "Batch Message",

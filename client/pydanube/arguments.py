@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from pydanube_core.batch.nulls import NULL
-from pydanube_core.batch.timing import DELAY_MS, MOST_MS, TTL_MS
 from pydanube_core.errors import InvalidArgument
 
 MOST: Final = (1 << 53) - 1  # largest integer that JSON and every client language represent exactly
@@ -78,6 +76,8 @@ def with_timing(
     dispatch_strategy: str | None = None,
 ) -> dict[str, str]:
     """Return the attributes of a message, with its delay and its time to live."""
+    from pydanube_core.batch.timing import DELAY_MS, MOST_MS, TTL_MS
+
     timed = dict(attributes or {})
     for field, name, value in (("delay_ms", DELAY_MS, delay_ms), ("ttl_ms", TTL_MS, ttl_ms)):
         if value is not None:
@@ -92,6 +92,8 @@ def with_timing(
 
 def with_null(attributes: Mapping[str, str] | None, key: str | None) -> dict[str, str]:
     """Return the attributes of a message whose payload is null. Raises `InvalidArgument` if it has no key."""
+    from pydanube_core.batch.nulls import NULL
+
     if key is None:
         raise InvalidArgument(
             "a payload is bytes, got None. A null payload marks its key as deleted, and takes key=. An empty payload is b''",

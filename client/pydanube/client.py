@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource, InvalidArgument, Misuse
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -18,32 +18,12 @@ from pydanube_core.recent import RecentDict
 
 from pydanube.addresses import DEFAULT_BROKER_URL
 from pydanube.client_admin import client_admin
-from pydanube.client_metrics import ClosedCounts, Labels, Statistics, exposition
-from pydanube.consumer import Consumer, Reader
+from pydanube.client_metrics import ClosedCounts, exposition
 from pydanube.events import EventHub
-from pydanube.facts import ClientEvent, ClientEventKind, ClientStatistics, Health, SchemaRef, from_ms
-from pydanube.failure_policy import FailurePolicy
-from pydanube.handler_loop import Handler, HandlerLoop, run_all
-from pydanube.handler_options import HandlerArguments, handler_options
+from pydanube.facts import ClientEvent, ClientEventKind, SchemaRef, from_ms
 from pydanube.keywords import keywords_named
-from pydanube.message import Message
-from pydanube.options import (
-    ClientSide,
-    ConsumerArguments,
-    ConsumerOptions,
-    ProducerArguments,
-    ProducerOptions,
-    ReaderArguments,
-    ReaderOptions,
-    changed,
-)
 from pydanube.outage import Outage, Waiter
-from pydanube.producer import Producer
-from pydanube.receiving.receiver import Receiver
-from pydanube.requests import Requests
 from pydanube.retry import Retry
-from pydanube.schemas import KEPT, Schema, Schemas, schema_of
-from pydanube.topic_watch import TopicChoice
 from pydanube.tracing import Tracing
 from pydanube.wire.bearer import TokenSource, token_from
 from pydanube.wire.clusters import Clusters
@@ -53,11 +33,34 @@ from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.tls import tls_from
 from pydanube.wire.transport import TransportFactory
 
+# Producers, consumers and handler loops are imported when a program makes its first one. Most programs need one of
+# the three, and without them `from pydanube import connect` takes two thirds of the time.
 if TYPE_CHECKING:
     from pydanube.admin.generated.operations import Admin
+    from pydanube.client_metrics import Labels, Statistics
+    from pydanube.consumer import Consumer, Reader
+    from pydanube.failure_policy import FailurePolicy
+    from pydanube.handler_loop import Handler, HandlerLoop
+    from pydanube.handler_options import HandlerArguments
+    from pydanube.message import Message
+    from pydanube.options import (
+        ClientSide,
+        ConsumerArguments,
+        ConsumerOptions,
+        ProducerArguments,
+        ProducerOptions,
+        ReaderArguments,
+        ReaderOptions,
+    )
+    from pydanube.producer import Producer
+    from pydanube.receiving.receiver import Receiver
+    from pydanube.requests import Requests
+    from pydanube.schemas import Schema, Schemas
+    from pydanube.statistics import ClientStatistics, Health
 
-HandlerT = TypeVar("HandlerT", bound=Handler)
-CountedT = TypeVar("CountedT", Producer, Receiver)
+HandlerT = TypeVar("HandlerT", bound="Handler")
+CountedT = TypeVar("CountedT", "Producer", "Receiver")
+_KEPT_SCHEMAS: Final = 256  # versions of schemas that a client remembers
 
 
 class _Registered(NamedTuple):
@@ -151,7 +154,7 @@ class Client:
         self._loops: dict[HandlerLoop, str] = {}  # running ones, and failed ones with the reason
         self._reconnects = 0
         self._outage = Outage(url, retry.max_elapsed_s)
-        self._known_schemas: RecentDict[SchemaRef, Schema] = RecentDict(KEPT)
+        self._known_schemas: RecentDict[SchemaRef, Schema] = RecentDict(_KEPT_SCHEMAS)
         self._unclosed = weakref.finalize(self, _warn_unclosed, url)
         self._unclosed.detach()
 
@@ -196,6 +199,10 @@ class Client:
         Raises:
             InvalidArgument, InvalidName: raised before any call to the broker.
         """
+        from pydanube.options import ProducerOptions, changed
+        from pydanube.producer import Producer
+        from pydanube.schemas import schema_of
+
         chosen = changed(options or ProducerOptions(), changes, "producer")
         name = str(TopicName.parse(topic))
         subject, version = schema_of(chosen.schema)
@@ -241,6 +248,10 @@ class Client:
             InvalidArgument, InvalidName: raised before any call to the broker.
             ConsumerBusy: on entering, if another consumer has the exclusive subscription.
         """
+        from pydanube.consumer import Consumer
+        from pydanube.options import ConsumerOptions, changed
+        from pydanube.topic_watch import TopicChoice
+
         asked = changed(options or ConsumerOptions(), changes, "consumer", "subscription", "pattern")
         if subscription == "":
             raise InvalidArgument(
@@ -287,6 +298,9 @@ class Client:
         Raises:
             InvalidArgument, InvalidName: raised before any call to the broker.
         """
+        from pydanube.consumer import Reader
+        from pydanube.options import ReaderOptions, changed
+
         name = str(TopicName.parse(topic))
         chosen = changed(options or ReaderOptions(), changes, "reader").receiver(name)
         waiter = self._outage.waiter(f"the reader of {name}")
@@ -336,12 +350,16 @@ class Client:
         Raises:
             ClusterError: the consumer ended for good, or the failure policy was refused.
         """
+        from pydanube.handler_loop import run_all
+
         await run_all([self._loop(_Registered(handler, topics, subscription, changes))], stop)
 
     def handler(
         self, topics: str | Sequence[str] | None, subscription: str, **changes: Unpack[HandlerArguments]
     ) -> Callable[[HandlerT], HandlerT]:
         """Register the decorated function for `serve`. Arguments as for `run`."""
+        from pydanube.handler_options import handler_options
+
         options, _ = handler_options(changes)
 
         def keep(handler: HandlerT) -> HandlerT:
@@ -358,12 +376,16 @@ class Client:
             Misuse: no function is registered.
             ClusterError: as `run`.
         """
+        from pydanube.handler_loop import run_all
+
         if not self._handlers:
             raise Misuse("nothing to serve: put @client.handler(topics, subscription) above a function")
         await run_all([self._loop(each) for each in self._handlers], stop)
 
     def health(self) -> Health:
         """Return whether the client works: nothing waits for a broker, and no handler loop has failed or hangs."""
+        from pydanube.statistics import Health
+
         reasons = [
             *self._outage.waiting(),
             *(f"the handler of {loop.labels[1]} failed: {why}" for loop, why in self._loops.items() if why),
@@ -386,10 +408,14 @@ class Client:
 
         Made for each access. Kept here it would be a cycle: an abandoned client would not be collected immediately.
         """
+        from pydanube.schemas import Schemas
+
         return Schemas(self._connections.call, self._known_schemas)
 
     def statistics(self) -> ClientStatistics:
         """Connections, producers and consumers at this moment, and reconnects so far."""
+        from pydanube.statistics import ClientStatistics
+
         return ClientStatistics(
             url=self._url,
             connections=len(self._connections),
@@ -410,6 +436,9 @@ class Client:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _loop(self, asked: _Registered) -> HandlerLoop:
+        from pydanube.handler_loop import HandlerLoop
+        from pydanube.handler_options import handler_options
+
         handler, topics, subscription, changes = asked
         options, of_consumer = handler_options(changes)
         options.for_handler(handler)
@@ -435,6 +464,8 @@ class Client:
         return loop
 
     def _side(self, request: pb.ResolveRequest, waiter: Waiter) -> ClientSide:
+        from pydanube.options import ClientSide
+
         def emit(kind: ClientEventKind, role: str, topic: str, url: str, attempt: int, reason: str) -> None:
             if kind is ClientEventKind.RECONNECTING:
                 waiter.begin(topic, url, reason)
@@ -459,6 +490,8 @@ class Client:
 
     def _asking(self) -> Requests:
         if self._requests is None:
+            from pydanube.requests import Requests
+
             self._requests = Requests(self.producer, self.consumer)
         return self._requests
 

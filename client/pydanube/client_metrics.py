@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pydanube.facts import ClientStatistics, ConsumerStatistics, HandlerStatistics, ProducerStatistics
+if TYPE_CHECKING:
+    from pydanube.statistics import (
+        ClientStatistics,
+        ConsumerStatistics,
+        HandlerStatistics,
+        ProducerStatistics,
+    )
 
 MOST_SERIES: Final = 1000
 _GAUGES: Final = {
@@ -21,7 +27,7 @@ _GAUGES: Final = {
 
 #: role, topic, subscription
 Labels = tuple[str, str, str]
-Statistics = ProducerStatistics | ConsumerStatistics | HandlerStatistics
+Statistics: TypeAlias = "ProducerStatistics | ConsumerStatistics | HandlerStatistics"
 
 
 class ClosedCounts:

@@ -29,7 +29,6 @@ from pydanube_core.errors import PayloadInvalid
 from pydanube.blocking.loop import RunningLoop
 from pydanube.blocking.messages import Acks
 from pydanube.consumer import Consumer
-from pydanube.facts import HandlerStatistics
 from pydanube.handler_message import (
     BlockingHandlerMessage,
     DeadLetter,
@@ -42,6 +41,7 @@ from pydanube.handler_options import HandlerOptions
 from pydanube.handler_threads import HandlerThreads
 from pydanube.message import Answer, Message
 from pydanube.signals import stopped_by_signals
+from pydanube.statistics import HandlerStatistics
 from pydanube.tasks import TaskOwner, take_back_cancellation
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pydanube_core.errors import (
 )
 
 from pydanube.arguments import with_null, with_timing
-from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
+from pydanube.facts import ClientEventKind, Receipt, SchemaRef, SendSummary
 from pydanube.keywords import keywords_named
 from pydanube.message import Message
 from pydanube.options import ClientSide, ProducerOptions
@@ -38,6 +38,7 @@ from pydanube.sending.publish_lane import PublishLane
 from pydanube.sending.slices import add_slices
 from pydanube.sending.unstored import unstored
 from pydanube.sending.window import LARGEST_BYTES, Payload, Window
+from pydanube.statistics import ProducerStatistics
 from pydanube.tasks import TaskOwner
 from pydanube.tracing import Carried
 from pydanube.wire.transport import copy_of

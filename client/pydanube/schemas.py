@@ -7,7 +7,6 @@ needs the extra `schema`, and Protobuf the application's classes.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +24,6 @@ from pydanube.payloads.shapes import built
 
 TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
 _MOST_VERSION: Final = (1 << 32) - 1
-KEPT: Final = 256  # versions a client remembers
 _FAULTS: Final = (  # raised by fastavro for wrong data
     ValueError,
     EOFError,
@@ -206,6 +204,8 @@ def value_of(schema: Schema | None, payload: bytes, into: Callable[..., Any] | N
             case "string":
                 return payload.decode()
             case "json_schema":
+                import json
+
                 return json.loads(payload.decode())
             case "avro":
                 assert schema is not None
@@ -251,6 +251,8 @@ def _avro(schema: Schema, payload: bytes) -> Any:
             f"Avro payloads need fastavro: {install_command('schema')}", extra="schema"
         ) from error
     if not schema._parsed:
+        import json
+
         raw = json.loads(schema.definition)
         schema._parsed[:] = [fastavro.parse_schema(raw), is_recursive(parse_avro(raw))]
     parsed, recursive = schema._parsed

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 from pydanube import MessageTooLarge
 from pydanube.client_metrics import MOST_SERIES, ClosedCounts
-from pydanube.facts import ProducerStatistics
+from pydanube.statistics import ProducerStatistics
 from pydanube.testing import InMemoryCluster
 from pydanube.tracing import process
 

@@ -13,7 +13,7 @@ from anyio import to_thread
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError
 
-from tests.cluster.networks import Networks
+from tests.cluster.networks import ETCD, Networks
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd import EtcdMembers
 from tests.support.faulty_proxy import FaultyProxy
@@ -192,7 +192,7 @@ def real_cluster(
     """
     with contextlib.ExitStack() as stack:
         networks = stack.enter_context(Networks(len(BROKERS) + more))
-        etcd = stack.enter_context(EtcdMembers(folder / "etcd", 3, host=networks.here))
+        etcd = stack.enter_context(EtcdMembers(folder / "etcd", 3, host=networks.address(ETCD)))
         server = stack.enter_context(running_s3_server(folder / "s3", public=creates_only))
         if creates_only:
             server = stack.enter_context(conditional(server))

@@ -18,6 +18,7 @@ import pytest
 from anyio import to_thread
 from pydanube import connect
 
+from tests.cluster.networks import ETCD
 from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
 from tests.support.faulty_proxy import Fault as StoreFault
 from tests.support.history import History
@@ -37,6 +38,7 @@ class Fault(StrEnum):
     STALL = "a broker stands still for longer than its lease"
     ETCD_LEADER = "the leader of etcd stands still"
     ETCD = "etcd is away for a minute"
+    ETCD_CUT = "a broker is cut off from etcd for longer than its lease"
     STORE = "the store does not answer"
     STORE_BUSY = "the store refuses all"
     CUT = "two brokers do not reach each other"
@@ -73,6 +75,10 @@ async def strike(cluster: RealCluster, fault: Fault, rng: random.Random) -> None
             await anyio.sleep(ETCD_AWAY_S)
             for member in range(3):
                 etcd.resume(member)
+        case Fault.ETCD_CUT:
+            cluster.networks.cut(one, ETCD)
+            await anyio.sleep(BEYOND_LEASE_S)
+            cluster.networks.heal()
         case Fault.STORE | Fault.STORE_BUSY:
             cluster.store.fault = StoreFault.HANG if fault is Fault.STORE else StoreFault.BUSY
             await anyio.sleep(STORE_AWAY_S)

@@ -17,8 +17,9 @@ import anyio
 import pytest
 from anyio import to_thread
 from pydanube import connect
-from pydanube_core.errors import Conflict
+from pydanube_core.errors import AlreadyExists, Conflict, NoOwner
 
+from tests.cluster.networks import ETCD
 from tests.cluster.real_cluster import RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.conformance.official.conftest import Scenario
@@ -34,6 +35,7 @@ BATCH: Final = 20
 MORE: Final = 2_000
 OTHER: Final = "/default/fsynced"
 STORE_AWAY_S: Final = 5.0
+BEYOND_LEASE_S: Final = 13.0  # a lease is 10 s
 FAR: Final = 300.0  # longer than any take-over on the slowest machine
 
 
@@ -92,7 +94,8 @@ def check(told: Told, found: list[tuple[int, int]]) -> None:
 async def created(cluster: RealCluster) -> bool:
     """Create the topic, once the leader has converted the metadata."""
     with suppress(Conflict):
-        await cluster.call("topics.create", {"topic": TOPIC, "durability": "stored"})
+        with suppress(AlreadyExists):  # by a call whose answer came too late
+            await cluster.call("topics.create", {"topic": TOPIC, "durability": "stored"})
         return True
     return False
 
@@ -201,3 +204,38 @@ async def test_owner_that_stood_still_for_longer_than_its_lease_acknowledges_not
             await told.more()
             await to_thread.run_sync(still.wait, FAR)
             assert "FENCED" in still.log()
+
+
+async def test_owner_that_is_cut_off_from_etcd_only_acknowledges_nothing_once_another_continues(
+    tmp_path: Path,
+) -> None:
+    with real_cluster(tmp_path, environment=UNTIERED_ENVIRONMENT, creates_only=True) as cluster:
+        async with loaded(cluster) as told:
+            n = await owner_of(cluster)
+            former = cluster.brokers[n]
+            other = next(broker for each, broker in cluster.brokers.items() if each != n)
+
+            async def is_taken_over() -> bool:
+                with suppress(NoOwner):
+                    described = await cluster.call("topics.describe", {"topic": TOPIC}, at=other)
+                    return described["owner"] not in (None, cluster.id_of(n))
+                return False
+
+            cluster.networks.cut(n, ETCD)
+            await told.more()  # stored, by the one or the other
+            await until(is_taken_over, FAR)
+            await told.more()  # by the heir
+            await to_thread.run_sync(former.wait, FAR)
+            assert "FENCED" in former.log()
+
+
+async def test_stored_topic_continues_while_etcd_is_away(tmp_path: Path) -> None:
+    with real_cluster(tmp_path, environment=UNTIERED_ENVIRONMENT, creates_only=True) as cluster:
+        async with loaded(cluster) as told:
+            for member in range(3):
+                cluster.etcd.stall(member)
+            await anyio.sleep(BEYOND_LEASE_S)  # the fault itself
+            await told.more()
+            for member in range(3):
+                cluster.etcd.resume(member)
+            await told.more()

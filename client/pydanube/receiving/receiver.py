@@ -20,7 +20,7 @@ from typing import Final, Self
 from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded
 
 from pydanube.arguments import check_number, check_whole
-from pydanube.facts import ClientEventKind, ConsumerStatistics
+from pydanube.facts import ClientEventKind
 from pydanube.keywords import keywords_named
 from pydanube.message import Batch, Delivered, Lane, Message
 from pydanube.options import ClientSide, ReceiverOptions, wire_position
@@ -30,6 +30,7 @@ from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.lane_choice import lanes_of, until_open
 from pydanube.receiving.recalled import without
 from pydanube.receiving.withheld import Behind, Key
+from pydanube.statistics import ConsumerStatistics
 from pydanube.tasks import TaskOwner, all_of
 from pydanube.topic_watch import Partitions, TopicWatch
 from pydanube.wire.transport import copy_of

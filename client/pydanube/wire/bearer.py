@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument, Unauthenticated
@@ -30,6 +29,8 @@ def token_from(environment: Mapping[str, str] = os.environ) -> TokenSource | Non
 
 def read_token(file: str) -> str:
     """Read a token from a file. Raises `InvalidArgument` if there is none in it."""
+    from pathlib import Path  # with `urllib` 3 ms of the client's import
+
     try:
         token = Path(file).expanduser().read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from itertools import chain, repeat
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydanube_core.errors import (
     ClosedResource,
@@ -24,12 +24,14 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.options import ConsumerOptions
 from pydanube.outage import Waiter
 from pydanube.retry import Retry
-from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.wire.gone_owner import GoneOwner
 from pydanube.wire.transport import Transport, TransportFactory, gave_up
+
+if TYPE_CHECKING:
+    from pydanube.options import ConsumerOptions
+    from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 
 ASK_TIMEOUT_S: Final = 10.0
 WATCHED_S: Final = 0.25  # a pause of this length or more ends early if the topic gets another owner
@@ -167,6 +169,8 @@ class Connections:
 
         async def prepare(topic: str, create: bool) -> tuple[str, Partitions]:
             return await self.preparer(pb.ResolveRequest(topic=topic, create=create), waiter)()
+
+        from pydanube.topic_watch import TopicWatch
 
         return TopicWatch(
             choice,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
@@ -51,7 +50,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key)
     except (ssl.SSLError, ValueError) as error:
-        name = next((Path(each).name for each in (tls.cert, tls.ca) if each is not None), "")
+        name = next((os.path.basename(each) for each in (tls.cert, tls.ca) if each is not None), "")
         raise InvalidArgument(
             f"tls: {name} is no certificate in PEM, or not of that key: {error}", field="tls", value=name
         ) from error
@@ -99,6 +98,7 @@ def _read_pem(path: str | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise InvalidArgument(f"tls: cannot read {path}: {error}", field="tls", value=path) from error

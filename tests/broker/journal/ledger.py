@@ -18,7 +18,7 @@ from pydanube_broker.journal.helper import InlineSyncer, PrepareDone, Preparer, 
 from pydanube_broker.journal.records import encode_file_header
 from pydanube_broker.journal.segments import READY_TARGET
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch, read_broker_part
-from pydanube_core.errors import JournalReadOnly
+from pydanube_core.errors import ClusterError
 
 CURSOR = struct.Struct("<QQ")
 SEGMENT_BYTES = 16 << 10
@@ -92,7 +92,7 @@ class Ledger:
         self.padding = 0
         self.restored = 0
         self.replayed: list[RecordHeader] = []
-        self.failures: list[JournalReadOnly] = []
+        self.failures: list[ClusterError] = []
         self.durable_lsns: list[int] = []
         self.on_durable: Callable[[int], None] = lambda lsn: None
 
@@ -129,7 +129,7 @@ class Ledger:
         self.durable_lsns.append(lsn)
         self.on_durable(lsn)
 
-    def failed(self, error: JournalReadOnly) -> None:
+    def failed(self, error: ClusterError) -> None:
         self.failures.append(error)
 
 

@@ -16,7 +16,7 @@ import grpc.aio as aio
 import pytest
 from anyio import to_thread
 from pydanube_broker.cluster.records import TopicSettings
-from pydanube_broker.copying.messages import MOST_CURSORS, Marks, SessionMark
+from pydanube_broker.copying.messages import MAX_ANSWER_BYTES, MOST_CURSORS, Marks, SessionMark
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Answers, Wire
 from pydanube_broker.links.mirror import SourceSubject, SourceTopic, mirrored_options
@@ -211,7 +211,8 @@ async def test_sessions_of_a_source_have_a_number(monkeypatch: pytest.MonkeyPatc
 class Garbler(grpc.GenericRpcHandler):
     """A source that names a topic, and answers everything else with bytes that are no message."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bytes = b"\xff\xff\xff") -> None:
+        self.answer = answer
         self.begun_s: list[float] = []  # streams of copies
         self.more = anyio.Event()
         self.url = ""
@@ -237,7 +238,7 @@ class Garbler(grpc.GenericRpcHandler):
         self.more.set()
         async for _ in requests:
             break
-        yield b"\xff\xff\xff"
+        yield self.answer
         await anyio.sleep_forever()
 
 
@@ -276,6 +277,37 @@ async def test_a_stream_that_cannot_be_read_is_a_state_of_the_link_and_tried_aga
         assert "Traceback" not in here.log()
     finally:
         await to_thread.run_sync(here.close)
+        await server.stop(None)
+
+
+@pytest.mark.parametrize("what", ["bytes", "cursors", "sessions"])
+async def test_marks_are_bounded_before_they_are_decoded(what: str) -> None:
+    """64 MiB of empty cursors were decoded, 1.7 GB of memory, and only then counted."""
+    marks = pb.CopyMarks(topic_id=7, round=1)
+    if what == "bytes":
+        marks.cursors.add(subscription="s", snapshot=bytes(MAX_ANSWER_BYTES))
+    elif what == "cursors":
+        marks.cursors.extend([pb.CopyCursor()] * (MOST_CURSORS + 1))
+    else:
+        marks.sessions.extend([pb.CopySession()] * (MOST_CURSORS + 1))
+    garbler = Garbler(pb.CopyResponse(marks=marks).SerializeToString())
+    server = aio.server(options=[("grpc.max_send_message_length", -1)])
+    server.add_generic_rpc_handlers((garbler,))
+    garbler.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        async with administered() as cluster:
+            source = garbler.url.replace("http", "danube")
+            await cluster("links.create", link="eu", source=source, topics="/default/*")
+
+            while len(garbler.begun_s) < 2:  # it tries again after the first failure
+                garbler.more = anyio.Event()
+                await garbler.more.wait()
+            found = await cluster("links.describe", link="eu")
+            (mirror,) = found["mirrors"]
+            assert mirror["state"] == "failed"
+            assert "at most" in mirror["why"].lower()
+    finally:
         await server.stop(None)
 
 

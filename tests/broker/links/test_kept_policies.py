@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 from pydanube_broker.cluster.subscription_operations import MOST_KEPT
 from pydanube_broker.copying.target import Answers, Wire
@@ -14,7 +16,7 @@ from pydanube_broker.links.run import LinkRun, Mirrored
 from pydanube_broker.services.copy_stream import NoWire
 from pydanube_broker.subscription.subscription_policy import policy_options
 from pydanube_core.errors import Unavailable
-from pydanube_core.links import LinkRecord
+from pydanube_core.links import LinkRecord, mirror_of
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import Administered, administered
@@ -93,6 +95,38 @@ async def test_a_link_leaves_policies_that_are_kept_at_the_mirror() -> None:
         await run.look()
         assert len(await kept(cluster)) == MOST_KEPT, "as many as a link to this cluster takes"
         assert (await kept(cluster))["own"] == 5
+
+
+async def test_a_policy_that_is_kept_undoes_nothing_that_is_decided_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It wrote all of the topic's options as it had read them: the link's policies and a fail-over were undone."""
+    source = Keeper("/shop/orders")
+    async with administered() as cluster:
+        run = run_of(cluster, source)
+        source.keeps(redelivered(a=1))
+        await run.look()
+        await keep(cluster, "early", max_redelivery_count=5)  # the first change makes the audit's topic
+        name = TopicName.parse("/shop/orders")
+        catalog = cluster.broker.registry.catalog
+        at_once, held, go_on = catalog.records.change, anyio.Event(), anyio.Event()
+
+        async def change(decide: Callable[[Any], Awaitable[Any]]) -> Any:
+            if not held.is_set():  # the first one waits for the store, and others are decided meanwhile
+                held.set()
+                await go_on.wait()
+            return await at_once(decide)
+
+        monkeypatch.setattr(catalog.records, "change", change)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(keep, cluster, "own", max_redelivery_count=5))
+            await held.wait()
+            source.keeps(redelivered(a=1, b=1))
+            await run.look()
+            await catalog.fail_over(name, {str(name): 0}, {str(name): 1})
+            go_on.set()
+        assert await kept(cluster) == {"a": 1, "b": 1, "early": 5, "own": 5}
+        assert mirror_of(catalog.index.topic(name).settings.options) is None
 
 
 async def test_policies_of_a_mirror_of_an_earlier_build_are_its_own_unless_the_source_keeps_them() -> None:

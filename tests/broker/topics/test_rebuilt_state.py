@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
 from pydanube_broker.topics.log_state import LogState, encode_state
-from pydanube_broker.topics.rebuilt_state import JUMP, end_of_rebuilt, rebuilt_state, state_in_the_store
+from pydanube_broker.topics.rebuilt_state import (
+    JUMP,
+    end_of_rebuilt,
+    rebuilt_mirror,
+    rebuilt_state,
+    state_in_the_store,
+)
 from pydanube_storage.catalog.records import CatalogHead
 
 STORED = 20  # up to there its messages are in the object store
@@ -54,6 +60,22 @@ def test_a_subscription_of_which_nothing_was_said_begins_where_it_was_made_and_o
     state = LogState(7, epoch=3, next_offset=40, opened=True, cursors={1: CursorSnapshot(floor=5)})
     left = rebuilt_state(state, begin=STORED, end=40 + JUMP, starts={2: 12, 3: 30}).cursors
     assert {number: each.floor for number, each in left.items()} == {2: 12, 3: 40 + JUMP}
+
+
+def test_a_mirror_goes_on_where_its_messages_end() -> None:
+    """Its source assigns the offsets. A producer may send again what is missing, and a subscription gets it again."""
+    state = LogState(7, epoch=3, next_offset=40, append_time_ms=99, opened=True)
+    for number in (5, 6):
+        state.producers.add(number, 1, "", token=1)
+    state.producers.appended(5, 1, 0, 10, 10, 98)
+    state.producers.appended(5, 1, 10, 10, STORED, 99)
+    state.producers.appended(6, 1, 0, 10, 30, 99)
+    state.cursors = {1: CursorSnapshot(floor=33, acknowledged=((35, 36),)), 2: CursorSnapshot(floor=5)}
+    left = rebuilt_mirror(state, end=STORED, starts={1: 0, 2: 0, 3: 30})
+    assert (left.next_offset, left.append_time_ms, left.epoch) == (STORED, 0, 3)
+    assert [session.next_sequence for session in left.producers.sessions()] == [10, 0]
+    assert {number: each.floor for number, each in left.cursors.items()} == {1: STORED, 2: 5, 3: STORED}
+    assert not left.cursors[1].acknowledged
 
 
 def test_offsets_of_a_second_owner_that_was_removed_too_are_not_given_out_again() -> None:
