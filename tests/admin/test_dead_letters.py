@@ -152,6 +152,20 @@ async def test_a_second_failure_makes_a_second_letter_and_a_second_replay_wants_
     assert (waiting["messages"], waiting["already_waiting"]) == (0, 1)
 
 
+async def test_a_plan_that_finds_all_replayed_is_applied_and_does_nothing(
+    cluster: Administered, client: Client
+) -> None:
+    """It was stale at once, and so was the plan that the error proposed."""
+    await publish(client, 3)
+    await work(client, [b"1"], 3)
+    await letters(cluster, 1)
+    await cluster.apply("dead_letters.replay", **LETTERS)
+    plan = await cluster("dead_letters.replay", **LETTERS, plan_only=True)
+    done = await cluster("dead_letters.replay", **LETTERS, plan_token=plan["plan_token"])
+    assert (done["messages"], done["replayed_before"]) == (0, 1)
+    assert await lag(cluster) == 1
+
+
 async def test_an_undo_takes_back_what_no_consumer_has_got(cluster: Administered, client: Client) -> None:
     await publish(client, 4)
     await work(client, [b"1", b"3"], 4)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
@@ -343,7 +343,9 @@ class _Choice:
     @property
     def earlier(self) -> list[dict[str, Any]]:
         """Return the replays of the chosen letters, and of those left out as replayed before."""
-        letters = [*self.chosen, *self.replayed_before]
+        return self.replays_of([*self.chosen, *self.replayed_before])
+
+    def replays_of(self, letters: Iterable[Letter]) -> list[dict[str, Any]]:
         found = (said for each in letters for said in self.letters.replays.get((each.log, each.offset), ()))
         return list({said["call_id"]: said for said in found}.values())
 
@@ -565,7 +567,7 @@ async def forecast_replay_dead_letters(context: Context, request: ReplayDeadLett
         basis=[
             [str(each.subscription_id) for each in facts],
             pinned["letters"],
-            sorted(each["call_id"] for each in choice.earlier),
+            sorted(each["call_id"] for each in choice.replays_of(choice.chosen)),
         ],
         pinned=pinned,
         later=None
