@@ -104,7 +104,7 @@ async def run(options: argparse.Namespace) -> bool:
             began = time.perf_counter()
             index.wrote(0)
             await index.caught_up()
-            size = sum(len(each.bits) for each in index._stretches.values())
+            size = sum(len(each.bits) for each in index.stretches.values())
             print(
                 f"{index.built} filters, {size / 1e6:.1f} MB, loaded in {time.perf_counter() - began:.1f} s"
             )

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.mcp.suite import NotAvailable, installed, run
+from tests.conformance.mcp.suite import INSTALL_S, NotAvailable, installed, run
 from tools.build_mcpb import manifest
+
+pytestmark = pytest.mark.timeout(INSTALL_S + 120)  # the first test waits for npm
 
 # How many scenarios must pass by each revision's own list of requirements: a suite that judges less is another suite.
 REQUIRED = {"2026-07-28": 37, "2025-11-25": 30}
