@@ -36,7 +36,8 @@ def installed() -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise NotAvailable("npm is not installed")
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(FOLDER, ignore_errors=True)  # npm takes what an interrupted run left for whole
+    FOLDER.mkdir(parents=True)
     (FOLDER / "package.json").write_text('{"name": "mcp-suite", "private": true}\n')
     command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", _node(), *PINNED]
     try:
