@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube import Client, connect
+from pydanube_admin.engine import forecast
 from pydanube_admin.operations import cursor_moves
 from pydanube_admin.operations.cursor_moves import shown_ranges
 from pydanube_admin.operations.offset_ranges import ranges_of_text
@@ -25,6 +26,7 @@ PLANNED: dict[str, dict[str, Any]] = {
     "subscriptions.seek": {**OF, "to": "latest"},
     "subscriptions.skip": {**OF, "count": 3},
     "subscriptions.purge": OF,
+    "subscriptions.delete": OF,
     "topics.truncate": {"topic": "orders", "before": "latest"},
     "topics.replay": {"topic": "orders", "from": "earliest", "to": "orders-again"},
     "namespaces.set_policies": {"namespace": "default", "policies": {"max_publish_rate": 1000}},
@@ -76,6 +78,8 @@ async def test_a_plan_is_applied_whatever_clients_do_meanwhile(cluster: Administ
             done = await cluster(operation, **arguments, plan_token=plan["plan_token"])
     assert done["call_id"]
     described = await cluster("topics.describe", topic="orders")
+    if operation == "subscriptions.delete":
+        return
     (lag,) = (await cluster("subscriptions.lag", **OF))["items"]
     match operation:
         case "subscriptions.seek":
@@ -105,6 +109,32 @@ async def test_a_cursor_that_was_moved_since_makes_a_plan_stale_which_names_the_
         refused.details["changed"]
     )
     assert refused.details["plan"]["pinned"]["ranges"] == [[5, 8]]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("by_client", [False, True])
+async def test_a_cursor_that_was_moved_back_makes_the_plan_of_its_deletion_stale(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch, quiet: bool, by_client: bool
+) -> None:
+    """A plan that showed no loss was applied, and lost all that a seek had brought back."""
+    of = {"topic": "orders", "subscription": "late"}
+    await cluster("subscriptions.create", **of, type="shared", start="latest")
+    if quiet:
+        monkeypatch.setattr(forecast, "LIVE_MS", 0)
+    plan = await cluster("subscriptions.delete", **of, plan_only=True)
+    assert plan["blast_radius"]["messages"] == 0
+    assert plan["was_live"] is not quiet
+    if by_client:
+        async with (
+            connect(cluster.broker.broker_url) as client,
+            client.consumer("orders", "late", type="shared") as consumer,
+        ):
+            await consumer.seek("earliest")
+    else:
+        await cluster.apply("subscriptions.seek", **of, to="earliest")
+    refused = await cluster.refused("subscriptions.delete", **of, plan_token=plan["plan_token"])
+    assert refused.code == "PLAN_STALE"
+    assert refused.details["plan"]["blast_radius"]["messages"] == 10
 
 
 async def test_one_offset_is_skipped_and_the_others_stay(cluster: Administered) -> None:

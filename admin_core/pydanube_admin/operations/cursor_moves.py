@@ -11,11 +11,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.facts import SubscriptionFacts
-from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, skip_over_partitions
 
-from pydanube_admin.engine.change_records import ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry, is_live
@@ -25,6 +23,7 @@ from pydanube_admin.operations.offset_ranges import MOST_AT_ONCE, merged, ranges
 from pydanube_admin.operations.subscription_changes import (
     find_subscription,
     lag_of,
+    moves_since,
     passing_over,
     subscription_path,
 )
@@ -90,9 +89,6 @@ _AGAIN: Final = (
 )
 
 
-_MOVES: Final = ("subscriptions.seek", "subscriptions.skip", "subscriptions.purge")
-
-
 async def _moving(
     context: Context,
     topic: Topic,
@@ -108,7 +104,7 @@ async def _moving(
     identity = [str(facts.subscription_id) for facts in found]
     since = context.call_id if context.pinned is None else context.pinned["since"]
     times_ms = (topic.own.last_published_ms, *(facts.last_consumed_ms for facts in found))
-    moved = [each.call_id for each in await _moves_since(context, topic.own.topic, subscription, since)]
+    moved = [each.call_id for each in await moves_since(context, topic.own.topic, subscription, since)]
     return Forecast(
         diff=diff,
         blast_radius=passing_over(found, messages),
@@ -179,18 +175,7 @@ async def _moved_since(
     if any(facts.state.next_unacked < places.get(facts.topic, 0) for facts in found):
         return True
     since = str(image.get("moved_by", ""))
-    return bool(await _moves_since(context, request.topic, request.subscription, since))
-
-
-async def _moves_since(context: Context, topic: str, subscription: str, call_id: str) -> list[ChangeRecord]:
-    """Return the recorded moves of a cursor after a call."""
-    own = (str(TopicName.parse(topic)), subscription)
-    return [
-        later
-        async for later in context.executor.changes.since(call_id)
-        if later.operation in _MOVES
-        and (str(TopicName.parse(later.arguments["topic"])), later.arguments["subscription"]) == own
-    ]
+    return bool(await moves_since(context, request.topic, request.subscription, since))
 
 
 def _keeps(topic: Topic) -> bool:

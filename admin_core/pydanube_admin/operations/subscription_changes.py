@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, SubscriptionNotFound, TopicNotFound
@@ -16,6 +16,7 @@ from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, reused, subscription_taken
 from pydanube_core.units import counted
 
+from pydanube_admin.engine.change_records import ChangeRecord
 from pydanube_admin.engine.context import COMPAT, Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import (
@@ -93,6 +94,20 @@ def lag_of(found: Sequence[SubscriptionFacts]) -> int:
 
 def consumers_of(found: Sequence[SubscriptionFacts]) -> int:
     return sum(len(facts.consumers) for facts in found)
+
+
+_MOVES: Final = ("subscriptions.seek", "subscriptions.skip", "subscriptions.purge")
+
+
+async def moves_since(context: Context, topic: str, subscription: str, call_id: str) -> list[ChangeRecord]:
+    """Return the recorded moves of a cursor after a call."""
+    own = (str(TopicName.parse(topic)), subscription)
+    return [
+        later
+        async for later in context.executor.changes.since(call_id)
+        if later.operation in _MOVES
+        and (str(TopicName.parse(later.arguments["topic"])), later.arguments["subscription"]) == own
+    ]
 
 
 def passing_over(found: Sequence[SubscriptionFacts], messages: int) -> dict[str, int | None]:
@@ -200,12 +215,17 @@ async def forecast_delete_subscription(context: Context, request: SubscriptionRe
         "next_unacked": [facts.state.next_unacked for facts in found],
     }
     identity = [str(facts.subscription_id) for facts in found]
+    # Acknowledgements raise these numbers and lessen the loss. Only a cursor that was moved back lowers one.
+    acknowledged = {facts.topic: facts.state.next_unacked + facts.state.acked_above for facts in found}
+    pinned = context.pinned or {"since": context.call_id, "acknowledged": acknowledged}
+    moved = await moves_since(context, topic.own.topic, request.subscription, pinned["since"])
+    went_back = any(acknowledged.get(log, 0) < least for log, least in pinned["acknowledged"].items())
     return Forecast(
         diff=[entry(subscription_path(topic, request.subscription), before, None)],
         blast_radius=passing_over(found, lag_of(found)),
         image={"call_id": context.call_id, "subscription_ids": identity},
-        basis=identity,
-        # Acknowledgements only lessen the loss
+        basis=[identity, [each.call_id for each in moved], went_back],
+        pinned=pinned,
         counts=[log.next_offset for log in topic.logs],
         was_live=is_live(context.now_ms(), topic.own.last_published_ms),
     )
