@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -37,6 +37,7 @@ _WAITING: Final = 16  # lines that were read and not yet taken
 MOST_UNDERWAY: Final = 128
 # Requests beyond these, which wait while later notifications and answers go on: one of them may cancel a call
 MOST_HELD: Final = 16
+MAX_HELD_CHARS: Final = 8 * 1024 * 1024  # of all their lines, except that one line of any length is held
 
 
 class Underway:
@@ -132,12 +133,21 @@ class CountedAnswers:
         return await self._stream.__aexit__(kind, error, trace)
 
 
+class _Held(NamedTuple):
+    """A request that waits for room, without its parsed form, which may have 15 times the size of its line."""
+
+    id: str | int
+    method: str
+    line: str
+
+
 class StdinLines:
     """An asynchronous iterator over the messages of a descriptor, which ends with the input.
 
     Args:
         refuse: sends the answer to an invalid or too long line. Such a line is skipped.
-        underway: while this is full, requests wait, `MOST_HELD` of them. Nothing is read behind these.
+        underway: while this is full, requests wait, `MOST_HELD` and `MAX_HELD_CHARS` of them. Nothing is
+            read behind these. A ping passes those that are held.
     """
 
     def __init__(
@@ -152,9 +162,9 @@ class StdinLines:
         self._refuse = refuse
         self._underway = underway
         self._send, self._receive = anyio.create_memory_object_stream[str](_WAITING)
-        # requests that wait for room: parsed, and the line
-        self._held: deque[tuple[dict[str, Any], str]] = deque()
-        self._fewer = anyio.Event()  # of those
+        self._held: deque[_Held] = deque()
+        self._passing = 0  # requests that were held and are being passed on
+        self._fewer = anyio.Event()  # of both
 
     def start(self) -> None:
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
@@ -194,21 +204,26 @@ class StdinLines:
         Only requests wait. Calls wait for answers to our own questions, and a notification may cancel a call.
         """
         method = message.get("method", "")
-        if "id" in message and method and (self._held or not self._underway.has_room(method)):
-            while len(self._held) >= MOST_HELD:
+        behind = self._held and method != "ping"
+        if "id" in message and method and (behind or not self._underway.has_room(method)):
+            while self._held and not self._can_hold(line):
                 await self._until_fewer()
-            self._held.append((message, line))
+            self._held.append(_Held(message["id"], method, line))
             return len(self._held) == 1
         if method != "notifications/cancelled" or not self._cancel_held(message):
             await self._send.send(line)
         return False
+
+    def _can_hold(self, line: str) -> bool:
+        chars = sum(len(each.line) for each in self._held) + len(line)
+        return len(self._held) < MOST_HELD and chars <= MAX_HELD_CHARS
 
     def _cancel_held(self, message: dict[str, Any]) -> bool:
         """Drop the held request that is cancelled: MCP has no answer to one. Return whether it was held."""
         params = message.get("params")
         wanted = params.get("requestId") if isinstance(params, dict) else None
         for each in self._held:
-            if each[0]["id"] == wanted and type(each[0]["id"]) is type(wanted):
+            if each.id == wanted and type(each.id) is type(wanted):
                 self._held.remove(each)
                 self._fewer.set()
                 return True
@@ -218,18 +233,23 @@ class StdinLines:
         """Pass held requests on as there is room."""
         while self._held:
             first = self._held[0]
-            await self._underway.until_room(first[0]["method"])
-            if self._held and self._held[0] is first:  # not cancelled meanwhile
-                self._held.popleft()
+            await self._underway.until_room(first.method)
+            if not self._held or self._held[0] is not first:
+                continue  # cancelled meanwhile
+            self._held.popleft()
+            self._passing += 1
+            try:
+                await self._send.send(first.line)
+            finally:
+                self._passing -= 1
                 self._fewer.set()
-                await self._send.send(first[1])
 
     async def _until_fewer(self) -> None:
         self._fewer = anyio.Event()
         await self._fewer.wait()
 
     async def _end(self) -> None:
-        while self._held:
+        while self._held or self._passing:
             await self._until_fewer()
         await self._send.aclose()
 

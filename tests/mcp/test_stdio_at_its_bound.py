@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
+import anyio.to_thread
 import pytest
 from anyio.abc import Process
 from anyio.from_thread import BlockingPortal
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.types import JSONRPCError
+from pydanube_mcp import stdio
 from pydanube_mcp.stdio import MOST_HELD, MOST_UNDERWAY, StdinLines, Underway
 
 from tests.admin.real_broker import Administered
@@ -141,6 +143,70 @@ async def test_a_cancel_behind_a_request_that_waits_is_read() -> None:
         "in their order, to the end"
     )
     assert not refused
+
+
+@asynccontextmanager
+async def at_the_bound() -> AsyncIterator[tuple[int, Underway, StdinLines]]:
+    """Lines that are read while no request has room, with the end to write them to. The test closes that."""
+    full = Underway()
+    for _ in range(MOST_UNDERWAY):
+        full.begin()
+    read_end, write_end = os.pipe()
+
+    async def refuse(answer: JSONRPCError) -> None:
+        raise AssertionError(answer)
+
+    with anyio.fail_after(30):
+        async with BlockingPortal() as portal:
+            incoming = StdinLines(read_end, portal, refuse, full)
+            incoming.start()
+            yield write_end, full, incoming
+            async for line in incoming:
+                raise AssertionError(line)
+            cast("MemoryObjectReceiveStream[str]", aiter(incoming)).close()
+    os.close(read_end)
+
+
+async def write_lines(write_end: int, *messages: dict[str, Any]) -> None:
+    lines = b"".join(json.dumps({"jsonrpc": "2.0"} | each).encode() + b"\n" for each in messages)
+    while lines:
+        lines = lines[await anyio.to_thread.run_sync(os.write, write_end, lines) :]
+
+
+@pytest.mark.parametrize("count", [1, 2, MOST_HELD, 2 * MOST_HELD])
+async def test_the_last_request_that_waits_is_passed_on_though_the_input_has_ended(count: int) -> None:
+    """The stream was closed while the last one was on its way, so that it had no answer."""
+    async with at_the_bound() as (write_end, full, incoming):
+        await write_lines(write_end, *({"id": n, "method": "tools/list"} for n in range(count)))
+        await anyio.wait_all_tasks_blocked()
+        os.close(write_end)
+        with anyio.move_on_after(0.2):
+            raise AssertionError(await anext(aiter(incoming)))
+        full.end()
+        assert [json.loads(line)["id"] async for line in incoming] == list(range(count))
+
+
+async def test_a_ping_passes_requests_that_wait() -> None:
+    async with at_the_bound() as (write_end, full, incoming):
+        await write_lines(write_end, {"id": 1, "method": "tools/list"}, {"id": 2, "method": "ping"})
+        assert json.loads(await anext(aiter(incoming)))["id"] == 2
+        full.end()
+        assert json.loads(await anext(aiter(incoming)))["id"] == 1
+        os.close(write_end)
+
+
+async def test_long_requests_that_wait_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "MAX_HELD_CHARS", 1000)
+    async with at_the_bound() as (write_end, full, incoming):
+        long: list[dict[str, Any]] = [
+            {"id": n, "method": "tools/list", "params": {"a": "b" * 900}} for n in (1, 2)
+        ]
+        await write_lines(write_end, *long, {"id": 3, "method": "ping"})
+        with anyio.move_on_after(0.2):
+            raise AssertionError(await anext(aiter(incoming)), "nothing is read behind the second")
+        full.end()
+        assert [json.loads(await anext(aiter(incoming)))["id"] for _ in range(3)] == [1, 2, 3]
+        os.close(write_end)
 
 
 async def test_at_the_bound_only_requests_wait() -> None:
