@@ -47,7 +47,7 @@ async def fill(cluster: Administered, records: int) -> None:
     await cluster("topics.create", topic="orders")
     entry = dict((await cluster("audit.query", operation="topics.create"))["items"][0])
     for name in ("seq", "prev_hash", "hash", "mac", "key_id"):
-        entry.pop(name)
+        entry.pop(name, None)  # a page leaves the hashes out
     audit = cluster.core.audit
     for first in range(0, records, GROUP):
         for number in range(first, min(first + GROUP, records)):

@@ -181,7 +181,10 @@ h2{{font-size:15px;margin:1.2em 0 0}} p{{margin:.2em 0}} table{{border-collapse:
 
 
 def report(folder: Path) -> int:
-    """Print the verdict, write `verdict.json`, `soak.html` and `soak.svg`; 0 if nothing was lost, came out of order or grows."""
+    """Print the verdict, write `verdict.json`, `soak.html` and `soak.svg`; 0 if nothing was lost, came out of order or grows.
+
+    `good` of the verdict is null if it would be true and the run was over before some growth could be judged.
+    """
     samples = read_samples(folder / "samples.csv")
     events = json.loads((folder / "events.json").read_text())
     path = folder / "result.json"
@@ -190,8 +193,10 @@ def report(folder: Path) -> int:
     rows = [row for name in FLAT if (row := growth(samples, name, load_s)) is not None]
     kept = result["missing_count"] == 0 and not result["unordered"] and not result["promises_broken"]
     good = kept and all(row["flat"] for row in rows)
+    not_judged = sorted({name for name in FLAT if series(samples, name)} - {row["series"] for row in rows})
     verdict = {
-        "good": good,
+        "good": None if good and not_judged else good,
+        "growth_not_judged": not_judged,
         "seconds": load_s,
         "kills": sum(event["event"] == "kill" for event in events),
         "clock_steps": sum(event["event"] == "clock" for event in events),
@@ -215,5 +220,11 @@ def report(folder: Path) -> int:
             f"{'-' if life is None else f'{life:+,.2f}':>12}  {'flat' if row['flat'] else 'GROWS'}"
         )
     print(f"plot: {folder / 'soak.html'}")
-    print("verdict: " + ("good" if good else "NOT good"))
+    if good and not_judged:
+        print(
+            f"verdict: nothing was lost or came out of order. Growth was not judged of {', '.join(not_judged)}: it needs "
+            f"five samples after the warm-up of {WARM_UP_S:.0f} s"
+        )
+    else:
+        print("verdict: " + ("good" if good else "NOT good"))
     return 0 if good else 1

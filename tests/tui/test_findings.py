@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
 from pydanube_tui.views.wording import caller, finding_lines, said_of
 
 FINDING: Final[dict[str, Any]] = {
@@ -37,6 +38,12 @@ def test_a_high_screen_continues_long_texts_on_the_next_line() -> None:
 
 def test_a_low_screen_gives_each_text_one_line() -> None:
     assert len(_texts(24, 100)) == 1 + len(("evidence", "excluded", "next"))
+
+
+@pytest.mark.parametrize("width", [1, 2, 13])
+def test_a_narrow_terminal_has_findings_too(width: int) -> None:
+    """They were wrapped at no width at all, which failed."""
+    assert "falls behind" in " ".join(" ".join(_texts(40, width)).split())
 
 
 def test_a_row_that_names_the_subject_does_not_repeat_it() -> None:

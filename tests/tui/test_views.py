@@ -59,6 +59,11 @@ async def test_every_view_draws_a_real_broker_and_has_its_rows_as_json(
     assert body["view"] == view
     if view not in ("alerts", "clients", "connector", "dead-letters", "journal", "logs", "objects"):
         assert body["rows"], "nothing to see of a broker that has it"
+    for at, column in enumerate(VIEWS[view].columns):
+        if column.name == "made":
+            assert "–" not in [row["cells"][at] for row in body["rows"]], (
+                "a field that the answer does not have"
+            )
 
 
 async def test_messages_come_by_themselves_and_touch_no_subscription(cluster: Administered) -> None:

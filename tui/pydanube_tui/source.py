@@ -76,7 +76,7 @@ class _List:
         # Changes by the clock alone are not reported: each item keeps the time to which its ages belong.
         for item in fresh:
             key = self._key(item) or (len(self._items),)  # log lines have no key
-            self._items[key] = {**item, "as_of": first["as_of"]}
+            self._items[key] = {"as_of": first["as_of"], **item}
         self._mark = first.get("mark")
         self.moved = bool(fresh or gone or first.get("gone") is None)
         return {**first, "items": [*self._items.values()], "next_page": answer["next_page"]}, fresh

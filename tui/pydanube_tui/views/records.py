@@ -39,7 +39,7 @@ PLANS: Final = View(
         custom("effect", "E 8", _effect),
         words("undo", "U 13 drop=2", lambda item: "can be undone" if item["reversible"] else "for good"),
         words("by", "B 12-30 grows", "principal"),
-        since("made", "A", "created_at"),
+        since("made", "A", "as_of"),
         words("expires", "19 drop=1", lambda item: clock(item["expires_at"]), tone=Tone.DIM),
         words("id", "25 drop=3", "plan_id", title="plan", tone=Tone.DIM),
     ),

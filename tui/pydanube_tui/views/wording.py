@@ -193,7 +193,7 @@ def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) 
     for finding, count in told[:most]:
         glyph, tone, _ = SEVERITY.get(finding["severity"], ("○", Tone.PLAIN, 0))
         more = f" (and {count - 1} more partitions)" if count > 1 else ""
-        says = wrap(f"{glyph} {finding['summary']}{more}", width - 2, subsequent_indent="  ")
+        says = wrap(f"{glyph} {finding['summary']}{more}", max(20, width - 2), subsequent_indent="  ")
         lines += [line((f" {each}", tone)) for each in says]
         numbers = [f"{name} {shown(value)}" for name, value in finding.get("evidence", {}).items()]
         told_of = [("evidence", " · ".join(numbers[:6]), "")] if numbers else []
@@ -206,7 +206,7 @@ def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) 
         ]
         for title, text, why in told_of:
             tone = Tone.ACCENT if why else Tone.PLAIN
-            cells = width - 13 if details > 1 else _ONE_LINE
+            cells = max(20, width - 13) if details > 1 else _ONE_LINE
             whole = len(text) + len(why) <= cells
             first, *rest = wrap(text, cells, break_on_hyphens=False) or [""]
             lines.append(line((f"   {title:<9}", Tone.DIM), (first, tone), (why if whole else "", Tone.DIM)))
