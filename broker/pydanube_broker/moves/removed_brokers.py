@@ -188,6 +188,10 @@ class RemovedBrokers:
         topic_id = place.topic_id
         return self._catalog.index.topic_by_id(topic_id) or self._catalog.restorable.record(topic_id)
 
+    def _is_mirror(self, place: Assignment) -> bool:
+        record = self._record(place)
+        return record is not None and link_of(record.settings.options) is not None
+
     def _waiting(self, coordinator: Coordinator, broker_id: BrokerId, asked: Collection[str] | None) -> int:
         """Return how many topics of a lost broker wait for their next owner. `asked`: count only these, or all if None."""
         waiting = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
@@ -402,7 +406,10 @@ class RemovedBrokers:
             return None
         found = None if head is None else head.head
         state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
-        end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
+        if self._is_mirror(now):
+            end = max(1, begin)  # as in `rebuild`. 0 means that its owner handed it over
+        else:
+            end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
         chain = None if journal is None else journal.chain
         if _is_whole(now, chain):
             end = 0  # the chain has all that was acknowledged, so every heir finds the same end there
@@ -487,8 +494,7 @@ class RemovedBrokers:
             states, _ = await self._kept.read(BrokerId(int(now.move.source)))
             said = states.get(now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
-        record = self._record(now)
-        if record is not None and link_of(record.settings.options) is not None:
+        if self._is_mirror(now):
             return rebuilt_mirror(state, end=begin, starts=self._starts(now.topic_id))
         end = head.resumes_at  # decided by the leader, so each owner that rebuilds the topic has the same
         is_whole = _is_whole(now, now.move.chain)

@@ -108,7 +108,7 @@ async def left_behind(catalog: ObjectCatalog, metadata: MetadataStore, state: Lo
     """Return the messages that this journal has of a topic that was taken over; None for a topic that was moved.
 
     A topic that is taken over continues far above its former owner's offsets. The next owner may have some of the
-    messages, from the former owner's chain.
+    messages, from the former owner's chain. A mirror continues below them: its source has the rest.
     """
     held = await catalog.head(state.topic_id)
     if held is None or state.next_offset >= held.head.resumes_at:

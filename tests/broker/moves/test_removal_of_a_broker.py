@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.moves import moves
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.moves import moves, removed_brokers
 from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -123,6 +124,29 @@ async def test_topics_of_a_removed_broker_are_served_with_all_that_was_tiered(
         client.reader("t0", start="earliest") as reader,
     ):
         assert [(await anext(reader)).payload for _ in [*TIERED, *AFTER]] == TIERED + AFTER
+
+
+async def test_a_mirror_of_a_removed_broker_is_an_ordinary_topic_from_where_its_messages_end(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its head had the jump that the mirror does not make: it seemed taken over at each move, and no loss was noticed."""
+    name = TopicName.parse("t")
+    await half_tiered(cluster, "t", cluster.brokers[3])
+    await cluster.brokers[3].moves.keep_states()
+    monkeypatch.setattr(removed_brokers, "link_of", lambda options: "eu")
+    await cluster.brokers[1].port.remove_broker(await gone(cluster, 3))
+    await until(lambda: cluster.serves(name))
+    owner = cluster.owner("t")
+    served = owner.registry.find(name)
+    assert served is not None
+    assert served.commit == len(TIERED)
+    head = await owner.moves.taking.head(TopicId(served.topic_id))
+    assert (head.tiered_offset, head.resumes_at) == (len(TIERED), len(TIERED))
+    async with connect(owner.broker_url) as client, client.producer("t") as producer:
+        await producer.send_many(AFTER)
+    await move(cluster, "t", next(b for b in cluster.brokers.values() if b is not owner))
+    await until(lambda: served.topic_id not in owner.hub.states)
+    assert not list((tmp_path / "objects").glob("*/lost+found/**/*.parquet"))
 
 
 async def test_who_took_a_topic_over_has_it_after_a_restart(cluster: SeveralBrokers) -> None:
