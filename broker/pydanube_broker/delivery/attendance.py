@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -57,6 +57,11 @@ class Attendance:
 
     def refused(self, refusal: Refusal) -> None:
         self.refusals = (*self.refusals[1 - MOST_REFUSALS :], refusal)
+
+    def came(self, at_ms: int) -> None:
+        """Note that a consumer attaches, before its link is there."""
+        if not self._links and self.departure is not None:
+            self.departures = (*self.departures[:-1], replace(self.departure, back_at_ms=at_ms))
 
     def left(self, departure: Departure) -> None:
         self.departure = departure

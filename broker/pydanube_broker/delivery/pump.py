@@ -229,6 +229,7 @@ class SubscriptionPump:
             self.attendance.refused(Refusal(at_ms=now_ms(), name=name, code=error.code, holder=other))
             raise
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
+        self.attendance.came(now_ms())
         self.links[link.consumer_id] = link
         self.topic.changes.note(self.topic.name)
         self.attendance.names[link.consumer_id] = name

@@ -223,7 +223,7 @@ class Viewer:
             settled=settled,
             slowed=quotas.slowed.of(topic.name, window_ms),
             departures=_departures(pump, state, 3 * window_ms),
-            visits=() if consumers else pump.attendance.departures[-VISITS:],
+            visits=() if consumers else _visits(pump),
             unrouted=cursor.count("unrouted", state, window_ms),
         )
 
@@ -402,6 +402,13 @@ def _joined_ms(pump: AnyPump) -> int | None:
     """Return when a consumer last came or went."""
     came = [link.connected_at_ms for link in pump.links.values()]
     return max((*came, *(one.at_ms for one in pump.attendance.departures[-1:])), default=None)
+
+
+def _visits(pump: AnyPump) -> tuple[Departure, ...]:
+    """Return the last departures after which no consumer was attached."""
+    gone = pump.attendance.departures
+    ended = [one for one in gone[:-1] if one.back_at_ms is not None]
+    return (*ended[1 - VISITS :], *gone[-1:])
 
 
 def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures | None:

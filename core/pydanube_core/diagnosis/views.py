@@ -43,6 +43,7 @@ class Departure:
     in_flight: int
     unread: int  # messages that it left unread
     floor: int | None = None  # where the cursor stood
+    back_at_ms: int | None = None  # when the next one came, if it left no other consumer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,7 @@ class SubscriptionView:
     moved_forward: CursorMove | None = None
     production: Production | None = None
     departures: Departures | None = None
-    visits: tuple[Departure, ...] = ()  # the last departures while no consumer is attached, oldest first
+    visits: tuple[Departure, ...] = ()  # the last departures that left no consumer, oldest first, none while one is attached
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
     refusals: tuple[Refusal, ...] = ()  # of consumers, the last ones in the window
     failing: int = 0  # different open messages that were given back as failed

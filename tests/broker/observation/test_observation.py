@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.delivery import pump as pump_module
 from pydanube_broker.topics import topic as topic_module
 from pydanube_broker.topics.topic import Topic
 from pydanube_broker.wall_clock import WallClock
@@ -235,6 +237,24 @@ async def test_a_consumer_that_leaves_says_so_and_one_that_breaks_does_not(broke
         pass
     assert topic.producer_left is not None
     assert not topic.producer_left.abrupt
+
+
+async def test_a_visit_of_several_consumers_ends_when_the_last_one_leaves(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = (await make(broker, 1))[0]
+    now = SimpleNamespace(ms=1_000)
+    monkeypatch.setattr(pump_module, "now_ms", lambda: now.ms)
+    for _ in range(2):
+        async with AsyncExitStack() as stack:
+            for number in range(3):
+                await stack.enter_async_context(client.consumer("t0", "s", type="shared", name=f"c{number}"))
+            now.ms += 900
+        now.ms += 10
+    await broker.observation.look_once()
+    pump, track = topic.subscriptions["s"], broker.observation.sampler.tracks[topic.topic_id]
+    view = broker.observation.viewer.subscription(topic, pump, track, track.cursors["s"], keys=False)
+    assert [(one.at_ms, one.back_at_ms) for one in view.visits] == [(1_900, 1_910), (2_810, None)]
 
 
 async def test_what_a_round_costs_with_many_topics(opened: Opener) -> None:

@@ -382,13 +382,17 @@ def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
         ({}, False),
         ({"at_ms": NOW - 130_000}, False),
         ({"at_ms": NOW - 151_000}, True),  # more than 1.5 times the usual 100 s
+        ({"at_ms": NOW - 1_000_000}, True),  # it stays for 900 s, as a service that is deployed each day
         ({"unread": 30}, True),
     ],
 )
 def test_a_job_that_comes_as_seldom_as_before_is_expected(changes: dict[str, Any], late: bool) -> None:
     """A job of each night was an alert each night."""
     last = replace(LEFT, **{"unread": 0, "at_ms": NOW - 90_000} | changes)
-    before = [replace(last, at_ms=last.at_ms - ago) for ago in (180_000, 100_000)]
+    before = [
+        replace(last, at_ms=last.at_ms - ago, back_at_ms=last.at_ms - ago + absence)
+        for ago, absence in ((2_000_000, 80_000), (1_000_000, 100_000))
+    ]
     found = quiet(view(departure=last, visits=(*before, last)))
     assert [one.rule for one in found] == (["no_consumers"] if late else [])
     found = quiet(view(departure=last, visits=(before[1], last)))

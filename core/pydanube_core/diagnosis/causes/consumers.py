@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -93,7 +92,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         "lag_messages": "unread messages",
         "last_consumer_left_s_ago": "null: none was seen since the broker took the topic on",
         "unread_when_it_left": "messages that the last one left unread",
-        "usual_absence_s": "longest time between the last departures, if each of at least three had read everything",
+        "usual_absence_s": "longest of the last absences, if each of at least three visits had read everything",
     },
     unobservable=("whether a consumer is meant to run: the broker does not see your deployments",),
     helps="start a consumer, or delete the subscription",
@@ -147,10 +146,10 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 def _usual_absence_s(visits: Sequence[Departure], options: DiagnosisOptions) -> float | None:
-    """Return the longest time between visits that each read everything, or None if they are too few."""
+    """Return the longest absence between visits that each read everything, or None if they are too few."""
     if len(visits) < FEWEST or any(one.abrupt or one.unread > options.allowed_messages for one in visits):
         return None
-    return max(later.at_ms - one.at_ms for one, later in pairwise(visits)) / 1000
+    return max(one.back_at_ms - one.at_ms for one in visits if one.back_at_ms is not None) / 1000
 
 
 @partial(
