@@ -110,6 +110,7 @@ class TierWork:
         self._lock = threading.Lock()
         self._readers: RecentDict[str, tuple[threading.Lock, ObjectReader]] = RecentDict(_OPEN_OBJECTS)
         self.row_groups = RowGroups(DECODED_BYTES)
+        self._timer: threading.Timer | None = None
         self._exports = ExportWork(store)
         for left in store.spool.iterdir():  # by a child that died
             if left.is_file():  # a folder is another broker's spool
@@ -212,8 +213,6 @@ class TierWork:
         reached(TierStep.UPLOADED)
         self._verify(arguments["key"], written)
         reached(TierStep.VERIFIED)
-        with self._lock:
-            self.row_groups.release(time.monotonic())
         return _facts(written), b""
 
     def _verify(self, key: str, written: WrittenObject) -> None:
@@ -312,7 +311,21 @@ class TierWork:
         found = batches_of(reader.read_row_group(index), epoch=epoch)
         with self._lock:
             self.row_groups.add(reader.key, index, found, time.monotonic())
+            self._release_later()
         return found
+
+    def _release_later(self) -> None:
+        """Release idle row groups from time to time while there are any. The caller holds the lock."""
+        if self._timer is None and self.row_groups.used_bytes:
+            self._timer = threading.Timer(IDLE_S / 4, self._release)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._timer = None
+            self.row_groups.release(time.monotonic())
+            self._release_later()
 
     def time(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Return the first offset of the object appended at or after `time_ms`."""

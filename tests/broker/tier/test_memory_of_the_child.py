@@ -14,10 +14,13 @@ from typing import Any, cast
 import pytest
 from pydanube_broker.tier.child import TierChild
 from pydanube_core.batch import broker_part, encode_batch
-from pydanube_storage.objects import StoreOptions
+from pydanube_storage.objects import StoreOptions, open_store
+
+from tests.support.waiting import until
 
 pytest.importorskip("pyarrow")
 
+from pydanube_broker.tier import work
 from pydanube_broker.tier.work import DECODED_BYTES, IDLE_S, RowGroups
 from pydanube_storage.parquet.decode import DecodedBatch
 
@@ -70,6 +73,21 @@ def _segment(path: Path) -> tuple[str, bytes, int]:
         data += batch
     path.write_bytes(data)
     return str(path), places.tobytes(), len(places)
+
+
+@pytest.mark.anyio
+async def test_row_groups_go_without_a_further_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that only read kept them: they went at a flush."""
+    path, places, count = _segment(tmp_path / "segment")
+    end = BATCHES * MESSAGES
+    monkeypatch.setattr(work, "IDLE_S", 2.0)
+    tier = work.TierWork(open_store(StoreOptions(url=str(tmp_path / "objects"))))
+    key = f"t/{0:020}-{end:020}-1-0-0101.parquet"
+    meta = {"cluster": "c", "topic": "/default/t", "topic_id": 1, "start": 0, "end": end}
+    facts, _ = tier.flush({"key": key, "meta": meta, "segments": [[path, count]]}, places)
+    tier.read(facts | {"key": key, "offset": 0, "max_bytes": 1, "epoch": 1}, b"")
+    assert tier.row_groups.used_bytes > 0
+    await until(lambda: not tier.row_groups.used_bytes)
 
 
 def _anonymous_bytes(pid: int) -> int:
