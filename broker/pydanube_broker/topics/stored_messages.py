@@ -63,13 +63,14 @@ async def _near(
     A reading up to `end` would read and verify a mebibyte of batches for every few small messages. Where offsets have
     no message, each reading takes twice as many.
     """
-    start, end, most = max(start, topic.start_offset), min(end, topic.commit), max_messages
+    fewest = max(1, max_messages)
+    start, end, most = max(start, topic.start_offset), min(end, topic.commit), fewest
     while start < end:
         stop, empty = min(end, start + most), True
         async for batch in batches_between(topic, start, stop, worker_threads):
             yield batch
             stop, empty = max(stop, batch.end), False
-        start, most = stop, most * 2 if empty else max_messages
+        start, most = stop, most * 2 if empty else fewest
 
 
 def _messages(topic: str, batch: CachedBatch, start: int, end: int) -> list[MessageFacts]:
