@@ -166,8 +166,8 @@ class MirrorFacts:
         source: name of the source's log.
         copied_until: offset behind the newest message that is copied and durable.
         source_end: the same of the source, as it said last; None before it said so.
-        lag_ms: append time of the source's newest message minus that of the newest copied one.
-        complete_until_ms: time until which everything of the source is here; None before the source said its end.
+        lag_ms: append time of the source's newest message minus that of the newest copied one; None if either is unknown.
+        complete_until_ms: time until which everything of the source is here; None if it is unknown.
         gap: offsets that the source had deleted before they were copied.
         fenced: whether the source reported that it was fenced, and so its last cursors and sessions are here.
     """

@@ -24,6 +24,7 @@ from pydanube_core.errors import (
     Overloaded,
     PermissionDenied,
     Retryable,
+    StoreUnavailable,
     TopicNotFound,
     Unauthenticated,
 )
@@ -128,7 +129,6 @@ class Pull:
                 self._missing = place
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            self._missing = None
             try:
                 await self._follow(*place)
             except ClusterError as error:
@@ -152,8 +152,14 @@ class Pull:
         is_new = not state.next_offset
         if not is_new and (not state.append_time_ms or isinstance(self._error, Diverged)):
             # A state that was rebuilt from objects has no time, or that of another message
-            time_ms = await append_time_at(self.topic, state.next_offset - 1, self._worker_threads)
+            try:
+                time_ms = await append_time_at(self.topic, state.next_offset - 1, self._worker_threads)
+            except StoreUnavailable as error:  # of this cluster: the source is not at fault
+                if not isinstance(self._error, Diverged):
+                    self._missing = NotThere(FAILED, error.message)
+                return
             state.append_time_ms = time_ms or state.append_time_ms
+        self._missing = None
         first = None if is_new and self._link.start == "latest" else state.next_offset
         self._at = state.next_offset
         await self._copies.round(
@@ -276,7 +282,7 @@ class Pull:
     def _complete_until(self, lag: int | None) -> int | None:
         if lag is None:
             return None
-        return self._marked_at_ms if lag == 0 else self.topic.state.append_time_ms
+        return self._marked_at_ms if lag == 0 else self.topic.state.append_time_ms or None
 
     def facts(self) -> MirrorFacts:
         topic, marks, error = self.topic, self._marks, self._error
@@ -285,7 +291,8 @@ class Pull:
         state, why = (COPYING, None) if error is None else (_state_of(error), error.message)
         if self._missing is not None:
             state, why = self._missing
-        behind_ms = None if marks is None else max(0, marks.time_ms - topic.state.append_time_ms)
+        copied_ms = topic.state.append_time_ms  # 0: unknown
+        behind_ms = max(0, marks.time_ms - copied_ms) if marks is not None and copied_ms else None
         return MirrorFacts(
             topic=topic.name,
             source=self._source,
