@@ -10,7 +10,7 @@ import weakref
 from collections import Counter, deque
 from typing import Final, Protocol
 
-from pydanube_core.errors import ClusterError, JournalReadOnly
+from pydanube_core.errors import ClusterError
 
 from pydanube_broker.delivery.dead_letter_publisher import DeadLetterPublisher
 from pydanube_broker.delivery.turns import Turns
@@ -27,8 +27,12 @@ class KeptCursor(Protocol):
 
     dirty: bool
 
+    @property
+    def may_be_written(self) -> bool:
+        """Whether the journal takes records. Else it takes none until the restart."""
+
     def write_cursor(self) -> None:
-        """Append the changes to the journal. May raise `DiskFull` or `JournalReadOnly`."""
+        """Append the changes to the journal. Raises its error: `DiskFull`, `Unavailable`, `JournalReadOnly`."""
 
 
 class CursorKeeper:
@@ -78,9 +82,9 @@ class CursorKeeper:
         """Write one cursor. On failure the next flush retries it, unless the journal has failed for good."""
         try:
             cursor.write_cursor()
-        except JournalReadOnly:
-            pass  # it stays dirty: nothing is written until the restart
         except Exception as error:
+            if not cursor.may_be_written:
+                return  # it stays dirty: nothing is written until the restart
             cursor.dirty = False
             self.note(cursor)
             if not (isinstance(error, ClusterError) and error.retryable) and not self._failing:

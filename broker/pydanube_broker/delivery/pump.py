@@ -508,6 +508,10 @@ class SubscriptionPump:
         self.want_tick()
         self.wake()
 
+    @property
+    def may_be_written(self) -> bool:
+        return self.topic.is_writable
+
     def write_cursor(self) -> None:
         """Append the cursor's delta to the journal."""
         if self._core is None or self.closed is not None:

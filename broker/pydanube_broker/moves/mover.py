@@ -16,7 +16,7 @@ from typing import Final, Protocol, assert_never
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from pydanube_core.errors import ClusterError, Conflict, JournalReadOnly, Unavailable
+from pydanube_core.errors import ClusterError, Conflict, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
@@ -369,12 +369,12 @@ class Mover:
             await check_not_removed(self._store, self._me)  # a removed broker keeps its topics in the journal
             await self._doors.keep_rest(topic_id)
             await self._hub.journal.until_durable(release(self._hub, topic_id))
-        except JournalReadOnly:  # the next start sees in the assignment that it was moved away
-            self._hub.forget(topic_id)
         except ClusterError as error:
-            self._failed("release_not_noted", topic_id, error)
-            self._act(topic_id, lambda participant: participant.failed(turn))
-            return
+            if error is not self._hub.journal.read_only:
+                self._failed("release_not_noted", topic_id, error)
+                self._act(topic_id, lambda participant: participant.failed(turn))
+                return
+            self._hub.forget(topic_id)  # the next start sees in the assignment that it was moved away
         self._doors.gone(topic_id)
         self._act(topic_id, lambda participant: participant.released(turn))
 

@@ -201,8 +201,8 @@ class Topic:
             The batch's place, and whether it is a duplicate. Wait with `when_committed` before answering.
 
         Raises:
-            PermissionDenied, ProducerUnknown, ProducerFenced, OutOfSequence, RateLimited, DiskFull, JournalReadOnly:
-                nothing was stored.
+            PermissionDenied, ProducerUnknown, ProducerFenced, OutOfSequence, RateLimited, DiskFull, Unavailable,
+            JournalReadOnly: nothing was stored.
         """
         if (known := self.stored(part, system=system)) is not None:
             return known, True
@@ -276,7 +276,7 @@ class Topic:
     def append_copy(self, batch: bytes | memoryview) -> None:
         """Append a batch of the mirror's source as it is: at its offsets, with its epoch and its append time.
 
-        Raises `Overloaded`, `DiskFull`, `JournalReadOnly`: nothing was appended.
+        Raises `Overloaded`, `DiskFull`, `Unavailable`, `JournalReadOnly`: nothing was appended.
         """
         head, data = bytes(batch[:BROKER_PART_BYTES]), bytes(batch[BROKER_PART_BYTES:])
         part, sent = read_broker_part(head), read_producer_part(data, verify=False)
@@ -444,6 +444,11 @@ class Topic:
         self.position = position
         self._hub.appended(position, self)
         return position
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the journal takes records: its disk has not failed, and no other broker has replaced this one."""
+        return self._hub.journal.read_only is None
 
     def check_writable(self) -> None:
         """Raise the error that prevents any record of this topic."""

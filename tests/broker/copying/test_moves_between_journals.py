@@ -401,6 +401,25 @@ async def test_a_topic_goes_there_and_back_under_load(tmp_path: Path) -> None:
         assert two.topic_id not in two.halves[ONE].hub.states
 
 
+async def test_a_release_is_not_repeated_if_another_broker_takes_the_place_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as two:
+        await two.goes_on()
+        source, calls = two.halves[ONE], list[TopicId]()
+
+        async def refused(topic_id: TopicId) -> None:
+            calls.append(topic_id)
+            source.hub.journal.refuse(Unavailable("fenced", retry_after_ms=1))
+
+        monkeypatch.setattr(source, "keep_rest", refused)
+        await two.move(TWO)
+        await two.served_by(TWO)
+        while two.topic_id in source.mover.participants:
+            await anyio.lowlevel.checkpoint()
+        assert (calls, two.topic_id in source.hub.states) == ([two.topic_id], False)
+
+
 STEPS = ("2 ready", "2 serving")
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydanube_broker.delivery import engine as delivery
 from pydanube_broker.delivery.engine import CursorKeeper
 from pydanube_broker.slices import SLICE_S
-from pydanube_core.errors import DiskFull
+from pydanube_core.errors import DiskFull, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +32,8 @@ class Turns:
 class Cursor:
     """One whose record takes a whole slice to make."""
 
+    may_be_written = True
+
     def __init__(self, turns: Turns, *, fails: int = 0) -> None:
         self.dirty = False
         self.written = asyncio.Event()
@@ -47,6 +49,14 @@ class Cursor:
         if len(self.at) <= self._fails:
             raise DiskFull("no room", retry_after_ms=1)
         self.written.set()
+
+
+class Refused(Cursor):
+    may_be_written = False
+
+    def write_cursor(self) -> None:
+        self.at.append(0)
+        raise Unavailable("another broker has taken its place", retry_after_ms=1)
 
 
 @pytest.fixture
@@ -77,6 +87,16 @@ async def test_one_that_finds_no_room_waits_for_the_next_flush_behind_the_others
     assert len(refused.at) == 3
     assert other.at == [other.at[0]]
     assert refused.at[0] < other.at[0] < refused.at[1]
+
+
+async def test_one_whose_journal_takes_nothing_until_the_restart_is_not_tried_again(turns: Turns) -> None:
+    """A broker whose place another one has taken refuses with `Unavailable`, which was tried each time."""
+    keeper, refused, other = CursorKeeper(), Refused(turns), Cursor(turns, fails=2)
+    for cursor in (refused, other):
+        keeper.note(cursor)
+    await other.written.wait()
+    turns.stop()
+    assert (len(refused.at), refused.dirty) == (1, True)
 
 
 async def test_a_flush_writes_all_at_once_also_in_the_middle_of_another(turns: Turns) -> None:
