@@ -84,6 +84,7 @@ class Follower:
     def marks(self, number: int) -> Iterator[Marks]:
         """Yield what changed since the last marks, in parts of about `CHUNK_BYTES`. The first one has the sessions."""
         topic = self.topic
+        was_fenced = self._fenced
         self._is_due, self._fenced = False, self._is_fenced
         self._marked = topic.start_offset, topic.commit
         self._session_changes = topic.state.producers.changes
@@ -105,6 +106,7 @@ class Follower:
             time_ms=topic.state.append_time_ms,
             cursors={},
             sessions=opened,
+            fenced=was_fenced,
         )
         fenced, encoded, size = self._fenced, dict[str, bytes](), 0
         for name, cursor in changed.items():

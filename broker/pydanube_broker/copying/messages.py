@@ -86,7 +86,7 @@ class SessionMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The present state of a topic that a round follows. Many cursors come in several, and `fenced` with the last.
+    """The present state of a topic that a round follows. Many cursors come in several, and a new `fenced` with the last.
 
     Attributes:
         start: offset of the first message.
