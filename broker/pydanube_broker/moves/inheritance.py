@@ -179,6 +179,9 @@ class Inheritances:
             with self._worker_threads.pending():
                 await anyio.to_thread.run_sync(hub.journal.recover, hub.begins)
             await hub.journal.begin()
+        except OSError as error:
+            hub.journal.abandon()
+            raise _not_written(folder, error) from error
         except BaseException:
             hub.journal.abandon()
             raise
