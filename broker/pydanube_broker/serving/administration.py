@@ -429,9 +429,8 @@ class Administration(ABC):
         def decide(present: Mapping[str, Any]) -> Mapping[str, Any]:
             others = {key: each for key, each in present.items() if key != subscription}
             changed = {**stored_policy(present.get(subscription, {})), **fields} if fields else {}
-            given = {
-                key: value for key, value in changed.items() if value != ""
-            }  # the default dead-letter topic
+            # An empty value is the default dead-letter topic
+            given = {key: value for key, value in changed.items() if value != ""}
             if not given:
                 return others
             self._check_dead_letters(given)
