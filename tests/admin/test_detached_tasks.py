@@ -14,7 +14,7 @@ from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.context import Context, system_now_ms
 from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.models import Change
-from pydanube_admin.engine.task_records import INTERRUPTED, PREFIX, TaskRecord, task_id_of
+from pydanube_admin.engine.task_records import INTERRUPTED, PREFIX, TaskRecord, broker_of, task_id_of
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, DiskFull, InvalidArgument
 
@@ -315,8 +315,10 @@ class Clock:
 async def test_the_audit_has_a_call_that_a_task_follows_at_the_time_of_its_end(
     cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    own = broker_of(cluster.port.life)  # the one broker there is: a target has to answer
+
     async def to_another(topic: str, target: str | None = None) -> dict[str, str]:
-        return {topic: "8"}
+        return {topic: own}
 
     async def moves() -> None:
         await cluster.go.wait()

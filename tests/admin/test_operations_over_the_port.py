@@ -135,6 +135,7 @@ async def test_a_topic_is_described_whole(core: AdminCore, cluster: Administered
         "consumers": 1,
         "subscriptions": ["audit", "billing"],
         "owner": cluster.broker_id,
+        "owner_state": "up",
         "start_offset": 100,
         "next_offset": 500,
         "tiered_offset": None,
