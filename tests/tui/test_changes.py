@@ -102,10 +102,10 @@ async def test_what_changed_while_somebody_read_its_plan_is_shown_and_asked_abou
         await press("/", *"orders", "enter", "ctrl+d")
         await until_dialog(app, press, Consent)
         first = app.screen
-        await cluster("messages.publish", topic="/default/orders", payload="one more")
+        await cluster("subscriptions.create", topic="/default/orders", subscription="late")
         await press(*"/default/orders", "enter", "enter")
         await until_dialog(app, press, Consent, after=first)
-        assert "51 messages" in screen(app)
+        assert "2 subscriptions, 50 messages" in screen(app)
         assert "/default/orders" in await topics_of(cluster)
         await press("escape")
         await settled(app, press)
