@@ -32,6 +32,7 @@ from pydanube_core.errors import (
     CorruptJournal,
     InvalidArgument,
     MetadataUnavailable,
+    Retryable,
     TierNotShared,
 )
 from pydanube_core.names import TopicName
@@ -276,7 +277,8 @@ async def test_broker_whose_place_was_taken_accepts_nothing_more(place: Place) -
         await ended.wait()
         with pytest.raises(ClusterError) as caught:
             await send(broker, "orders")
-        assert caught.value.code == "FENCED"
+        assert isinstance(caught.value, Retryable), "the topic continues at another broker"
+        assert caught.value.details["reason"] == "FENCED"
         assert "/other on elsewhere" in caught.value.message
 
 
