@@ -7,7 +7,7 @@
     cluster   new topics, a topic on one of three beside a lone broker, calls that another broker carries, many idle topics
 
 A ratio that ends in `_to_bound` is the figure divided by its upper bound: 1 and below is within. The bounds
-are those of docs/cluster.md#speed.
+are those of docs/research/measurements.md#several-brokers.
 """
 
 from __future__ import annotations
