@@ -9,8 +9,8 @@ from typing import Final
 
 SHIPPED: Final = (
     "quickstart", "faq", "concepts", "delivery", "python", "administration", "ai-administration", "javascript",
-    "connect", "connectors", "spark", "data-formats", "operating", "cold-tier", "backup", "upgrading", "security", "cluster",
-    "cluster-metadata", "links", "operations", "reference", "interface",
+    "connect", "connectors", "spark", "data-formats", "operating", "cold-tier", "backup", "upgrading", "security", "permissions",
+    "cluster", "cluster-metadata", "links", "operations", "reference", "interface",
 )  # fmt: skip
 
 
