@@ -34,7 +34,7 @@ PRODUCT: Final = (
 PAGES: Final = (
     "CONTRIBUTING.md", "README.md", "docs/administration.md", "docs/cluster-metadata.md", "docs/cluster.md",
     "docs/concepts.md", "docs/connect.md", "docs/connectors.md", "docs/data-formats.md", "docs/delivery.md", "docs/faq.md",
-    "docs/javascript.md", "docs/links.md", "docs/operating.md", "docs/cold-tier.md", "docs/backup.md", "docs/operations.md",
+    "docs/interface.md", "docs/javascript.md", "docs/links.md", "docs/operating.md", "docs/cold-tier.md", "docs/backup.md", "docs/operations.md",
     "docs/permissions.md", "docs/python.md", "docs/quickstart.md", "docs/reference.md", "docs/security.md", "docs/spark.md", "docs/upgrading.md",
 )  # fmt: skip
 STRINGS: Final = (
