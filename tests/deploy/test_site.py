@@ -45,12 +45,12 @@ def test_every_picture_of_the_site_is_there(tmp_path: Path) -> None:
     site = tmp_path / "site"
     assert build(site).returncode == 0
     pictures = {
-        (page.name, picture)
+        (page.relative_to(site), picture)
         for page in site.rglob("*.html")
         for picture in re.findall(r'<img[^>]* src="([^"]+)"', page.read_text(encoding="utf-8"))
     }
-    assert ("index.html", "first-hour.svg") in pictures
-    assert [each for each in pictures if not (site / each[1]).is_file()] == []
+    assert (Path("index.html"), "first-hour.svg") in pictures
+    assert [each for each in pictures if not (site / each[0].parent / each[1]).is_file()] == []
 
 
 @pytest.mark.parametrize("link", ["[x](nowhere.md)", "[x](concepts.md#nothing-of-that-name)"])
