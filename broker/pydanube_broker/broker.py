@@ -90,7 +90,7 @@ log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
-OFFSET_STEP_MS: Final = 10_000  # what a time service corrects gradually is kept in such steps
+OFFSET_STEP_MS: Final = 10_000  # gradual corrections by a time service are recorded in such steps
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends even later was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
 LEAVE_S: Final = 3.0  # maximum that a stop waits for the store
