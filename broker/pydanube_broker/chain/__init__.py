@@ -8,7 +8,7 @@
     async for header, items in pieces(store, cluster, journal, from_number, until=number)
         The pieces of the chain without strays: `Start`, `Group`, `Head`, `Drop`, `Safe`.
     found = await replay(store, cluster, journal, from_number, until=number, folder=path)
-        Rebuild the journal's folder; `Journal.recover` or `journal.recovery.recover` reads it as any other.
+        Rebuild the journal's folder. `Journal.recover` or `journal.recovery.recover` reads it as any other.
 
     writer = ChainWriter(store, source, owner, cluster=…, journal=…, term=…, place=place, …); await writer.run()
         Send the records that a journal writes, from the end of the chain that `fenced_end` returned.

@@ -46,7 +46,7 @@ class ChainFile:
 
     @staticmethod
     def read(folder: Path) -> ChainFile | None:
-        """Read the chain file of a folder; return None if the journal has no chain. Raises `CorruptJournal`."""
+        """Read the chain file of a folder. Return None if the journal has no chain. Raises `CorruptJournal`."""
         file = folder / CHAIN_FILE
         try:
             known = json.loads(file.read_text())
@@ -84,7 +84,7 @@ class ChainFile:
 async def restore_lost(
     store: ChainStore, file: ChainFile, place: Place, folder: Path, disk: Disk | None = None
 ) -> int:
-    """Write the records of the chain that the folder's segments lack; return the number of bytes that differed.
+    """Write the records of the chain that the folder's segments lack. Return the number of bytes that differed.
 
     After a power cut the disk may have lost unsynced records. A folder restored from a backup is older than the chain.
     Pieces are read backwards from the end, until a piece has records that the disk reported as safe and still has.

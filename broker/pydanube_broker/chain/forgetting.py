@@ -47,7 +47,7 @@ class Forgetting:
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
-            number = self._from  # it may rise meanwhile
+            number = self._from  # it may rise during the call
             try:
                 await self._keep_from(number)
                 await self._delete_below(number)

@@ -41,9 +41,8 @@ _CRC_BYTES: Final = 4
 _ITEM: Final = struct.Struct("<B3xI")  # kind, bytes behind these eight
 _START: Final = struct.Struct("<Q")  # life
 _GROUP: Final = struct.Struct("<QQQ")  # base of the segment, its bytes, lsn, before the records as written
-_HEAD: Final = struct.Struct(
-    "<QQQQ"
-)  # base of the segment, number of the head, its bytes, position, followed by a part of the head
+# Base of the segment, number of the head, its bytes, position, followed by a part of the head
+_HEAD: Final = struct.Struct("<QQQQ")
 _LSN: Final = struct.Struct("<Q")
 FENCE_BODY_BYTES: Final = _ITEM.size + _START.size  # of a piece with a `Start` only
 

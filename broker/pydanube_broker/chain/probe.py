@@ -36,9 +36,8 @@ async def check_create_only(store: ChainStore, cluster: str, url: str) -> None:
                     group.start_soon(create, b"%d" % number)
             kept = sum(made) <= 1
     finally:
-        with contextlib.suppress(
-            ClusterError
-        ):  # else a store that is away would replace a cancellation by its error
+        # Otherwise an unavailable store would replace a cancellation by its error
+        with contextlib.suppress(ClusterError):
             for key in (one, many):
                 await store.delete(key)
     if not kept:
