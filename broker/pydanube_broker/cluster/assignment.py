@@ -58,8 +58,8 @@ class Assignment(JsonRecord):
     move to this broker ended. The broker keeps the copy that awaits this revision. `stage`, `move`, `failed`: see
     `move_record`.
 
-    `stored`: the owner acknowledges and delivers only what its journal's chain in the object store has. An heir
-    continues such a topic without a gap. The owner changes it (`serving.levels`), a move keeps it.
+    `stored`: the owner acknowledges and delivers only messages that its journal's chain in the object store has. An
+    heir continues such a topic without a gap. The owner changes it (`serving.levels`), a move keeps it.
     """
 
     topic_id: Annotated[TopicId, Field(exclude=True)] = _OF_THE_KEY

@@ -35,7 +35,7 @@ class Claim(Generic[N]):
         """Claim a place under another name.
 
         Args:
-            note: stores the holder's note; durable on return.
+            note: stores the holder's note durably.
             leave: leaves the name at the place. If it raises, the place is not claimed, or that is unknown.
         """
         await note(Claim(held=self.held, begun=name))

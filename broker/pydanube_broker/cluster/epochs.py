@@ -5,8 +5,8 @@ the former one. Swept counters share one floor: a name without a counter starts 
 deletes counters in one transaction. A caller that finds no counter guards both its absence and the floor, so that no
 epoch is given twice if a sweep comes between.
 
-Builds of metadata format 1 know no floor, and begin at 0. Nothing is swept before the metadata have format 2, which
-keeps such builds from starting (`format_gate`). Builds of format 2 from before 30 November 2026 know no floor either: do not run
+Builds of metadata format 1 have no floor, and begin at 0. Nothing is swept before the metadata have format 2, which
+keeps such builds from starting (`format_gate`). Builds of format 2 from before 30 November 2026 have no floor either: do not run
 them beside newer ones for longer than a replacement takes.
 """
 

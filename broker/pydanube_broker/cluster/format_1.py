@@ -11,7 +11,7 @@ them after a crash:
 * added partitions: each with its siblings' subscriptions → the parent's number of partitions, by which clients see them
 
 The parent's tombstone is written with the mark that begins the deletion and deleted with the mark that ends the
-restoration. So `resume` can tell the two apart after any crash.
+restoration. So `resume` can distinguish the two after any crash.
 """
 
 from __future__ import annotations
@@ -206,9 +206,8 @@ class PartitionRecords:
         if former.is_whole:
             return  # they are
         await self._again(self._show, topic, partitions)
-        await self._subscribed_from(
-            topic, former.spec.partitions
-        )  # subscriptions that were created in between, too
+        # Subscriptions that were created in between, too
+        await self._subscribed_from(topic, former.spec.partitions)
 
     async def _show(self, topic: TopicName, partitions: int) -> None:
         parent = self._settled_parent(topic)
@@ -359,7 +358,7 @@ class PartitionRecords:
     async def _finish_restoration(self, name: TopicName, call_id: str | None = None) -> list[TopicRecord]:
         """Restore the partitions that are still missing, then mark the topic as ready.
 
-        Where two have one name that of this deletion comes back, and the other stays deleted.
+        If two have the same name, the one of this deletion is restored, and the other stays deleted.
 
         Raises:
             NameReused: some stay deleted. The topic is ready without them.

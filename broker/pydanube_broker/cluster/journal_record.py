@@ -9,8 +9,8 @@
 A broker writes its record when it registers. A record of a broker that copies its journal (`copies`) has a chain in the
 object store (`chain`). A take-over raises the term in the transaction that names its first topics. The leader then fences
 the chain under that term, and records the number of the fence (`until`). Only pieces in [`from_piece`, `until`) are read,
-so every heir finds the same end of each topic, whatever the lost broker sends later. While a record is closing the chain
-is neither continued nor deleted.
+so every heir finds the same end of each topic, regardless of later pieces of the lost broker. While a record is closing,
+the chain is neither continued nor deleted.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Partitions of one topic spread over zones first. Of the brokers in the zones with the fewest partitions two are picked
 at random, and the less busy one gets the topic: by their last reported loads if one is clearly busier, else by the
-number of topics. A load is scaled up by the topics that arrived since its report, so that of a thousand topics created
-in one moment not all go to the same broker.
+number of topics. A load is scaled up by the topics that arrived since its report, so that a thousand topics created in
+one moment do not all go to the same broker.
 
 Power of two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001.
 """

@@ -242,7 +242,7 @@ class RegistryIndex:
         return self._partitioned.get(name)
 
     def whole(self, name: TopicName) -> TopicRecord | PartitionedRecord | None:
-        """Return the record of a topic, which for a partitioned one is that of all its partitions."""
+        """Return the record of a topic. For a partitioned topic, this is the record of all its partitions."""
         return self._partitioned.get(name) or self._topics.get(name)
 
     def all_partitioned(self) -> list[PartitionedRecord]:

@@ -31,9 +31,8 @@ class RegistryRecords(Records):
         self.index = RegistryIndex()
         self.restorable = Restorable(self.index, aside)
         self.wall_ms = wall_ms
-        self.on_key: Callable[[str], None] = lambda key: (
-            None
-        )  # called with each key that changed in the tables
+        # Called with each key that changed in the tables
+        self.on_key: Callable[[str], None] = lambda key: None
         self.finishing = False  # whether the step to format 2 finishes interrupted changes of format 1
         super().__init__(
             store, [*self.index.tables, *self.restorable.tables], changed=self._pass_on, aside=aside
@@ -62,7 +61,7 @@ class RegistryRecords(Records):
         return topic
 
     def as_known(self, record: TopicRecord | PartitionedRecord | SubscriptionRecord) -> ModRevision:
-        """Return the guard that the record is still at the revision which the index knows."""
+        """Return the guard that the record is still at the revision which the index has."""
         match record:
             case TopicRecord() if record.is_named_by_parent:  # which may be newer than its record
                 parent = self.index.partitioned(record.topic.base)
@@ -91,7 +90,7 @@ class RegistryRecords(Records):
             return [] if record.is_whole else self.format_1()
         return self.format_1() if record.partition is not None and not record.is_named_by_parent else []
 
-    # -- looking for what another broker wrote ------------------------------------------------------------------
+    # -- looking for another broker's changes --------------------------------------------------------------------
 
     async def look_for(self, name: TopicName) -> None:
         """Bring the index up to date with the store about a topic's name. Raises `StoreUnavailable`."""

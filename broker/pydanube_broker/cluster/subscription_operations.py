@@ -32,14 +32,14 @@ MOST_KEPT: Final = 64  # subscriptions that a topic does not have yet
 def kept_at_mirror(
     options: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a mirror keeps for subscriptions to come, and which of it its link writes. Pure.
+    """Return the options that a mirror keeps for future subscriptions, and those of them that its link writes. Pure.
 
-    Own options stay, also those by which somebody here has replaced the source's. Of mirrors whose link wrote no
-    `KEPT_BY_LINK` yet, all that differ from the source's count as own.
+    Own options stay, also those by which a caller here has replaced the source's. If the link has not written
+    `KEPT_BY_LINK` yet, all options that differ from the source's count as own.
 
     Args:
         options: of the topic.
-        theirs: what the source keeps now, by subscription.
+        theirs: the options that the source keeps now, by subscription.
     """
     written = options.get(KEPT_BY_LINK, theirs)
     own = {name: each for name, each in options.get(KEPT_OPTIONS, {}).items() if each != written.get(name)}
@@ -112,9 +112,8 @@ class Subscriptions:
             spec = replace(spec, settings=replace(spec.settings, options=options))
         for guard in self._records.format_of(topic):
             change.guard(guard)
-        change.put(
-            topic.key, spec
-        )  # also unchanged, so that of two concurrent creations the second decides again
+        # Put also if unchanged, so that the second of two concurrent creations decides again
+        change.put(topic.key, spec)
 
     async def ensure(
         self,

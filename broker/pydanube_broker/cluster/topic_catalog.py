@@ -1,7 +1,7 @@
 """Namespaces, topics and subscriptions. Every change is a guarded transaction, then the index follows.
 
-A partitioned topic is one record, and each of its changes one transaction (`whole_topics`). While a build that knows
-only metadata format 1 may read the metadata, each partition has a record of its own instead (`format_1`). A namespace's
+A partitioned topic is one record, and each of its changes one transaction (`whole_topics`). While a build of
+metadata format 1 may read the metadata, each partition has a record of its own instead (`format_1`). A namespace's
 deletion takes two transactions: `deleting` (creations fail from here on) → looked through → gone, or `ready` again.
 
 A topic without partitions and a subscription have a transaction to themselves, because its revision becomes their id.
@@ -97,9 +97,8 @@ class TopicCatalog:
         if any(one.call_id == call_id for one in self.restorable.subscriptions.values()):
             await self.tombstones.restore_subscriptions(call_id)
             return
-        with contextlib.suppress(
-            TopicNotFound, NameReused
-        ):  # it is back already, without stranded partitions
+        # It may be restored already, without stranded partitions
+        with contextlib.suppress(TopicNotFound, NameReused):
             await self.restore_topics(call_id)
         if call_id in self.restorable.verdicts:
             await self.tombstones.carried_out(call_id)
@@ -246,9 +245,10 @@ class TopicCatalog:
     async def decide_kept(
         self, topic: TopicName, decide: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> None:
-        """Set what a topic keeps for subscriptions to come to what `decide` returns for the present value, which is guarded.
+        """Set the options that a topic keeps for future subscriptions to the result of `decide` for the present ones.
 
-        A link writes it, too. Errors of `decide` are raised, with nothing changed. Raises `TopicNotFound`.
+        The change is guarded, because a link writes them too. Errors of `decide` are raised, with nothing changed.
+        Raises `TopicNotFound`.
         """
 
         def decided(settings: TopicSettings) -> Mapping[str, Any]:
@@ -258,7 +258,7 @@ class TopicCatalog:
         await self._update(topic, decided)
 
     async def keep_for_link(self, topic: TopicName, theirs: Mapping[str, Any]) -> None:
-        """Keep at a mirror what its source keeps for subscriptions to come. Idempotent. Raises `TopicNotFound`."""
+        """Keep at a mirror its source's options for future subscriptions. Idempotent. Raises `TopicNotFound`."""
 
         def decided(settings: TopicSettings) -> Mapping[str, Any]:
             options = settings.options
@@ -377,7 +377,7 @@ class TopicCatalog:
     def deciding(self, topic: TopicName) -> TopicRecord | PartitionedRecord:
         """Return the record whose transaction decides whether a topic exists. Raises `TopicNotFound`.
 
-        Of a partition in format 2 that is the record of the whole topic.
+        For a partition in format 2, this is the record of the whole topic.
         """
         if (found := self.index.partitioned(topic)) is not None:
             return found

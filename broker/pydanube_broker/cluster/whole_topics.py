@@ -116,7 +116,7 @@ class WholeTopics:
         Args:
             held: adds the guards which hold while the owners of so many logs keep them closed.
 
-        Raises `TopicNotFound`; `Conflict`: none would be left, or as `held`. Nothing has changed.
+        Raises `TopicNotFound`, and `Conflict` if none would be left, or as `held`. Nothing has changed.
         """
 
         async def decide(change: Change) -> list[TopicRecord]:

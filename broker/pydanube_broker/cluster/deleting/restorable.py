@@ -1,4 +1,4 @@
-"""Deleted topics and subscriptions that can still be restored, as one broker knows them, in memory.
+"""Deleted topics and subscriptions that can still be restored, as one broker holds them in memory.
 
 `tombstones` has the transactions that change them.
 """
@@ -55,9 +55,8 @@ class Restorable:
         self.parents: dict[TopicId, ParentTombstone] = {}
         self.subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
         self.verdicts: dict[str, bool] = {}
-        self.gone_parts: set[TopicId] = (
-            set()
-        )  # partitions of tombstones that are gone, until they are passed on
+        # Partitions of tombstones that are gone, until they are passed on
+        self.gone_parts: set[TopicId] = set()
         self._in_wholes: set[int] = set()  # partitions that the tombstone of a whole topic names
 
     # -- filling -------------------------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Restorable:
         ]
 
     def set_aside(self) -> list[SetAside]:
-        """Return the metadata that is not in effect, each with what mends it."""
+        """Return the metadata that is not in effect, each entry with its remedy."""
         found = [
             SetAside(
                 key=keys.topic_tombstone_key(TopicId(each.topic_id)),
@@ -193,7 +192,7 @@ class Restorable:
         )
 
     def over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
-        """Return those whose grace is over, or was ended by a decision."""
+        """Return the items whose grace has ended, by time or by a decision."""
         return [
             (key, one)
             for key, one in restorable.items()
