@@ -57,7 +57,7 @@ class Follower:
         )
 
     def needs_marks_before(self, piece: Piece) -> bool:
-        """Return whether a piece has messages of a session that the mirror does not know.
+        """Return whether a piece has messages of a session that the mirror does not have.
 
         Without its token, the session's producer could not go on at the mirror after a fail-over.
         """
@@ -82,7 +82,7 @@ class Follower:
         return self.topic.failed_over_to is not None
 
     def marks(self, number: int) -> Iterator[Marks]:
-        """Yield what changed since the last marks, in parts of about `CHUNK_BYTES`. The first one has the sessions."""
+        """Yield the changes since the last marks, in parts of about `CHUNK_BYTES`. The first one has the sessions."""
         topic = self.topic
         was_fenced = self._fenced
         self._is_due, self._fenced = False, self._is_fenced

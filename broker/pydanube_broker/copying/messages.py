@@ -37,7 +37,7 @@ class Round:
         follow: whether the round follows the topic without an end, for a mirror in another cluster. Its pieces include
             messages that only the object store has.
         topic: with `follow`, the topic's name, by which the caller's right is checked.
-        previous_time_ms: append time of the mirror's last batch, which ends at `first`. 0: not known.
+        previous_time_ms: append time of the mirror's last batch, which ends at `first`. 0: unknown.
     """
 
     topic_id: int

@@ -36,9 +36,8 @@ async def pieces_of(
     at = max(begin, state.needed_offset)
     while at < end:
         found = await read_once(topic, at, end, READ_BYTES, worker_threads)
-        if (
-            state.needed_offset > at
-        ):  # flushed during the read: skip it, because the object store may be unavailable
+        # Flushed during the read: skip it, because the object store may be unavailable
+        if state.needed_offset > at:
             at = state.needed_offset
             continue
         if found is None:
@@ -47,9 +46,8 @@ async def pieces_of(
             break
         for batch in found:
             if not batches and first is None:
-                begin = min(
-                    begin, batch.base
-                )  # a copy has whole batches, so it includes trimmed messages of the first one
+                # A copy has whole batches, so it includes trimmed messages of the first one
+                begin = min(begin, batch.base)
             if batches and size + batch.stored_bytes > PIECE_BYTES:
                 yield _piece(topic, begin, at, batches)
                 begin, batches, size, first = at, [], 0, at

@@ -177,7 +177,7 @@ class Source:
         return sent
 
     async def _follow(self, topic: Topic, request: Round) -> NoReturn:
-        """Send what the topic has and gets, until it is closed or the round is left. Raises the error that ends it."""
+        """Send stored and new messages until the topic is closed or the round is left. Raises the error that ends it."""
         at = await check_continues(topic, request, self._worker_threads)
         follower = Follower(topic)
         topic.listeners.add(follower)
@@ -189,9 +189,8 @@ class Source:
                 follower.more.clear()
                 if topic.closed is not None:
                     raise topic.closed
-                if (
-                    self._check is not None
-                ):  # a quiet topic costs nothing, unlike a check of all streams (`RightsWatch`)
+                # A quiet topic costs nothing, unlike a check of all streams (`RightsWatch`)
+                if self._check is not None:
                     self._check(topic)
                 if follower.is_due:
                     await self._send_marks(follower, request.number)

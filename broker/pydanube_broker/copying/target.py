@@ -39,7 +39,7 @@ STALL_S: Final = 20.0
 _IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
 #: of a round, that wait: its credit, and the chunk that exceeds it
 _MOST_CHUNK_BYTES: Final = TOPIC_BYTES + CHUNK_BYTES
-# The same of what takes no credit, and of the cursors. An answer counts at least `_ANSWER_BYTES`.
+# The same of answers that take no credit, and of the cursors. An answer counts at least `_ANSWER_BYTES`.
 _MOST_OTHER_BYTES: Final = 64 << 20
 _ANSWER_BYTES: Final = 1024
 _MARK_BYTES: Final = 200  # of a cursor or a session, beside its texts
@@ -281,7 +281,7 @@ class _Round:
 
 
 def _other_bytes(answer: Answer) -> int:
-    """Return about what an answer has in memory, without the data of a chunk."""
+    """Estimate the bytes that an answer takes in memory, without the data of a chunk."""
     if not isinstance(answer, Marks):
         return _ANSWER_BYTES
     return _ANSWER_BYTES + sum(_MARK_BYTES + len(each.name) for each in answer.sessions)
