@@ -1,4 +1,4 @@
-"""The connection to one attached consumer, whatever kind of client it is."""
+"""The connection to one attached consumer of any kind of client."""
 
 from __future__ import annotations
 
