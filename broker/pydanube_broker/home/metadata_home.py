@@ -292,7 +292,7 @@ async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool)
 async def _settled(
     store: EtcdStore, data_dir: DataDir, home: Home | None, url: str, newest: NewestIds
 ) -> Home:
-    """Settle, again if what was read has changed meanwhile: a new cluster's leader writes its format into the identity."""
+    """Settle. Retry if a record has changed since it was read, as the identity of a new cluster by its leader."""
     for left in reversed(range(_SETTLE_TRIES)):
         try:
             return await _settle(store, data_dir, home, url, newest)
@@ -351,9 +351,8 @@ async def _settle(
 
 async def mark_as_older(store: MetadataStore, revision: int, seen: int) -> None:
     """Let no broker start on an etcd restored from an older snapshot, even if its revision passes the earlier ones."""
-    with suppress(
-        GuardFailed, Retryable
-    ):  # another broker has done it, or etcd is away and is checked again by the next start
+    # Another broker may have done it. If etcd is away, the next start checks it again
+    with suppress(GuardFailed, Retryable):
         value = json.dumps({"revision": revision, "seen": seen}).encode()
         await store.transact([Put(OLDER, value)], guards=[Absent(OLDER)])
 

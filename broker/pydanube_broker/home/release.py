@@ -76,12 +76,13 @@ log = logging.getLogger("pydanube.cluster")
 
 _NEW: Final = f"{SQLITE}.new"
 _SHOWN: Final = 10  # maximum of topics named in an error
+# Folders of objects that only several brokers need
 _OF_SEVERAL: Final = (
     "owner",
     "fragments",
     "states",
     "metadata",
-)  # folders of objects that only several brokers need
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

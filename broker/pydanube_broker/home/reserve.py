@@ -85,6 +85,6 @@ class Reserve:
         """Delete the reserve after a stop, if the disk has plenty of room."""
         with contextlib.suppress(OSError):
             free, size = self._disk()
-            size = max(size, self._file.stat().st_size)  # before the first `keep` its size is not known
+            size = max(size, self._file.stat().st_size)  # before the first `keep` its size is unknown
             if free >= PLENTY * (guard_bytes + size):
                 self._file.unlink()

@@ -62,7 +62,7 @@ async def read_back(settings: Settings, *, verify: bool) -> ReadBack:
                 value=settings.metadata.url,
             )
         cluster = name.value.decode()
-        # First the snapshot: what changes meanwhile has a higher revision than it.
+        # The snapshot is read first, so that later changes have higher revisions than it.
         newest = await anyio.to_thread.run_sync(read_newest, store, cluster)
         items, revision = await read_all(metadata, KeyRange.prefix("/"))
         return ReadBack(cluster=cluster, snapshot=newest, comparison=compare(newest, items, revision))
