@@ -84,7 +84,7 @@ class GrantTables:
         ]
         writes += [Delete(ADMIN_PREFIX + key) for key in present if key not in wanted]
         for start in range(0, len(writes), _AT_ONCE):
-            # Another version with each change: brokers read all grants anew when they see it
+            # A new version with each change: brokers read all grants again when they see it
             version = Put(SECURITY_VERSION, secrets.token_hex(8).encode())
             await self.records.transact([*writes[start : start + _AT_ONCE], version])
 

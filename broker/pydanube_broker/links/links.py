@@ -62,7 +62,7 @@ class ClusterLinks:
         self._runs: dict[str, tuple[LinkRun, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
-        """Mirror what links name, until cancelled."""
+        """Run all links, until cancelled."""
         while True:
             try:
                 await self._records.load()

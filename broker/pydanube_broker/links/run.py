@@ -108,7 +108,7 @@ class LinkRun:
         self._logs: dict[str, tuple[int, str]] = {}
         self._standings: list[StandingFacts] = []
         self._failures: dict[str, ClusterError] = {}  # topics of the source that could not be mirrored
-        self._done: tuple[object, ...] = ()  # what the mirrors were made from
+        self._done: tuple[object, ...] = ()  # versions of list and index at the last full look
         self._looks = 0
         self._error: ClusterError | None = None
         self.pulls: dict[int, tuple[Pull, asyncio.Task[None] | None]] = {}  # no task while the link is paused
