@@ -1,8 +1,8 @@
 """Choose the topics that a draining broker hands over next.
 
-The topics wait in two queues. The owner of a quiet topic stops at once, so few quiet topics move concurrently. The other
-topics are copied first. Both queues are filled again once they are empty, which finds new topics and those whose move
-failed. Such a topic is chosen again after 1 s, doubled with each failure up to `LONGEST_PAUSE_S`.
+The topics wait in two queues. The owner of a quiet topic stops immediately, so few quiet topics move concurrently. The
+other topics are copied first. Both queues are filled again once they are empty, which finds new topics and those whose
+move failed. Such a topic is chosen again after 1 s, doubled with each failure up to `LONGEST_PAUSE_S`.
 """
 
 from __future__ import annotations

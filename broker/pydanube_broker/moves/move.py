@@ -13,8 +13,8 @@ one assignment exactly one succeeds. The properties of a move:
   serves. After a small round it commits `ready`, and the owner stops. The target copies the rest with the state.
 - *`arrive` is sent by the target* after the whole copy is safe in its journal, marked with the revision of `ready`. It
   seals the old epoch and assigns the next one. It is guarded by the target's registration too: an earlier life of the
-  target cannot end the move. The record says which `ready` it ended (`moved`), so that a start keeps the copy of that
-  attempt and no other.
+  target cannot end the move. The record names the `ready` that it ended (`moved`), so that a start keeps the copy of
+  that attempt and no other.
 - *The owner serves again only after `cancel`.* Until it sees that record, or one that names another owner, it serves
   nothing: an unchanged assignment proves nothing, because `arrive` may be in flight.
 - *One owner an epoch.* The end of a move takes the next epoch of the topic's name. It raises the epoch of the catalog's

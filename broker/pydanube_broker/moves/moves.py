@@ -79,7 +79,7 @@ _RETRY_MS: Final = 10
 
 
 class Moves:
-    """Starts and carries out moves. Made before the topics are opened; `run` once they and the tier are open."""
+    """Starts and carries out moves. Made before the topics are opened. Call `run` once they and the tier are open."""
 
     def __init__(
         self,
@@ -675,7 +675,7 @@ class Moves:
         found = ownership.held.get(topic_id) or self._hub.topics.get(topic_id)
         if found is None:
             raise TopicNotFound(f"the topic with id {topic_id} was deleted", topic_id=str(topic_id))
-        if found.awaits_store:  # its end is not known to be stored, and a copy would leave it out
+        if found.awaits_store:  # its end may not be stored, and a copy would leave it out
             raise Unavailable(f"{found.name} waits for the object store", retry_after_ms=_AGAIN_MS)
         return found
 

@@ -242,9 +242,8 @@ class Participant:
 
     def _come(self, record: Assignment) -> list[Effect]:
         assert record.move is not None
-        if (
-            record.move.parts
-        ):  # an owner of the previous release: it stops, and seals the fragments that it wrote to the store
+        # An owner of the previous release: it stops, and seals the fragments that it wrote to the store
+        if record.move.parts:
             effects = self._hold(Phase.AWAY)
             return effects if record.move.ready is not None else [*effects, *self._get_ready(record)]
         if record.move.ready is None:
@@ -299,7 +298,7 @@ class Participant:
             return False
         return not last or (self.phase is Phase.STOPPED and self.revision == revision)
 
-    # -- what was done ---------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
 
     def copied_ahead(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
         """Called when the target has nearly all of the topic, or failed to copy it, which cancels the move."""

@@ -156,7 +156,7 @@ class RemovedBrokers:
     async def _ask(self, coordinator: Coordinator, broker_id: BrokerId, journal: Found | None) -> bool:
         """Have topics of a lost broker taken over without a plan. Return whether there are any.
 
-        These are the stored topics, and all of a broker whose record says so (`on_loss`).
+        These are the stored topics, or all topics if the broker's record has `on_loss` "take_over".
         """
         if journal is None or not journal.record.copies or not coordinator.alive():
             return False
