@@ -1,7 +1,7 @@
 """The alerts that a webhook has not received yet, and the request body, in the form of Alertmanager's webhooks.
 
 The news is the difference between the alerts that are open now and those that the receiver has taken. So a receiver
-that is away for a day costs no memory, and an alert that opened and closed meanwhile is not sent.
+that is away for a day costs no memory, and an alert that opened and closed in that time is not sent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AlertNews:
     ) -> News:
         """Return at most `MOST_AT_ONCE` alerts to send, the closed ones first.
 
-        Every broker finds what concerns the cluster, so only the leader sends it.
+        Every broker finds the alerts of the cluster, so only the leader sends them.
 
         Args:
             silenced: the ids of alerts that are not sent now. One that was sent before is sent as it closes.

@@ -48,7 +48,7 @@ def _seen(batches: Sequence[CachedBatch]) -> Tail:
     names: list[str] = []
     behind_ms: dict[str, list[int]] = {}  # producer → append time less publish time, one of each batch
     left = MOST_BYTES
-    for batch in reversed(batches):  # newest first: what does not fit is the oldest
+    for batch in reversed(batches):  # newest first, so that only the oldest are left out
         left -= view_of(batch).part.raw_bytes
         if left < 0:
             break

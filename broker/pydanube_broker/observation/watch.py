@@ -44,7 +44,7 @@ log = logging.getLogger("pydanube.observation")
 SLICE_S: Final = 0.003
 BUDGET_SHARE: Final = 0.01  # share of a core for judging
 LEAST_BUDGET_S: Final = 0.005
-PRESENT_S: Final = 0.2  # processor time of one answer about everything, for what changed since the last look
+PRESENT_S: Final = 0.2  # processor time that an answer of `present` spends on changes since the last look
 TAILS: Final = 8  # topics of a round whose newest messages are looked at, a millisecond each
 LATER_ROUNDS: Final = 12  # unchanged subscriptions are judged again after so many
 RECALL_AFTER_S: Final = 1.0  # clients connect first: the process that reads takes most of a second of a core
@@ -381,7 +381,7 @@ class Observation:
     # -- results ---------------------------------------------------------------------------------------------
 
     async def present(self) -> Present:
-        """Return the findings of this moment: of the last look, and of what changed since, within `PRESENT_S`.
+        """Return the findings of the last look, updated for later changes within `PRESENT_S` of processor time.
 
         So the verdict on the cluster is the worst of those on its topics and subscriptions. O(subscriptions), in slices.
         """
