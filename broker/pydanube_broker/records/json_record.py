@@ -16,9 +16,8 @@ from pydanube_core.errors import ClusterError, FormatTooNew
 from pydanube_storage.metadata import CorruptMetadata
 
 RECORD_VERSION: Final = 1
-UNLESS_DEFAULT: Final = Field(
-    exclude_if=lambda value: value in (None, 0, "")
-)  # a field with None, 0 or "" is not written
+# For a field that is not written if it is None, 0 or ""
+UNLESS_DEFAULT: Final = Field(exclude_if=lambda value: value in (None, 0, ""))
 _HEAD: Final = b'{"version":%d,' % RECORD_VERSION
 
 
