@@ -44,7 +44,7 @@ class Leg:
         self.on_lost(why or f"the stream was reset: {code:d}", untouched=code == ErrorCode.REFUSED_STREAM)
 
     def on_lost(self, why: str, *, untouched: bool) -> None:
-        """Handle the loss of the stream; `untouched`: the other broker has not processed it."""
+        """Handle the loss of the stream. `untouched`: the other broker has not processed it."""
         raise NotImplementedError
 
 
@@ -147,7 +147,7 @@ class Link(Http2Link):
         self.send()
 
 
-#: connections to one broker; each carries as many calls as that broker allows on a connection, 10 000
+#: connections to one broker. Each carries as many calls as that broker allows on a connection, 10 000
 _LINKS: Final = 8
 
 

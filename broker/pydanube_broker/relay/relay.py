@@ -54,7 +54,7 @@ _SHOWN: Final = frozenset({"token", "jwt", "none"})
 
 
 class Relay:
-    """See the module; `rpc.hot.CallRelay`. Single user: the loop."""
+    """See the module and `rpc.hot.CallRelay`. Single user: the loop."""
 
     def __init__(self, registry: Registry, links: Links, *, streams: bool) -> None:
         self.membership: Membership | None = None  # None until the metadata was read: nothing is carried
@@ -207,7 +207,7 @@ class Relay:
         relayed.call.fail(error)  # `takes` declines an error without a topic, so the call ends
 
     def _head(self, relayed: RelayedCall) -> Headers:
-        """Return the head of a request to another broker; equal heads share one object."""
+        """Return the head of a request to another broker. Equal heads share one object."""
         call = relayed.call
         authorization = next((value for name, value in call.head.metadata if name == "authorization"), "")
         shown = authorization if isinstance(authorization, bytes) else authorization.encode()
