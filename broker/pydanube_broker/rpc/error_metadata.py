@@ -1,7 +1,7 @@
 """An error as gRPC's trailing metadata, cut so that every client can read it.
 
 gRPC implementations refuse a response whose headers together exceed 8 KiB (grpc core's soft limit), and then the error
-is lost. Errors repeat what the caller sent, and that may be long. So texts are cut here. Whole errors travel inside the
+is lost. Errors repeat values of the caller, which may be long. So texts are cut here. Whole errors travel inside the
 messages of streams and of `danube.ops`.
 """
 

@@ -16,7 +16,7 @@ TURN_S: Final = 0.01
 
 
 class LostConnections:
-    """Runs the end of each connection: at once while this turn has time, otherwise in a later one, in order."""
+    """Runs the end of each connection: immediately while this turn has time, otherwise in a later one, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = perf_counter) -> None:
         self._loop = loop

@@ -18,7 +18,7 @@ from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
 #: In the head of a call that another broker relays: `<broker id>.<digest>`, see `relay.membership`.
 RELAYED: Final = b"x-danube-relayed"
-#: Fields with one meaning. Of two values, one part of the broker would use the first, another the last.
+#: Fields that may occur once. If two were allowed, one part of the broker would use the first, another the last.
 ONCE: Final = (
     b"content-type", b"danube-principal", b"x-danube-topic", b"grpc-encoding", b"grpc-timeout", b"user-agent",
     b"x-danube-broker-url", b"x-danube-internal-broker", RELAYED,
