@@ -152,9 +152,10 @@ class _Resolver:
             names = {field.name} | (field.aliases if aliases_count else frozenset())
             sources = sorted(name for name in names if name in written)
             if sources and aliases_count and also.get(field.name, field.name) != field.name:
+                # Renamed to this field, and then to the other
                 self._findings.add(
                     at, "alias_is_shared", writer=sources, reader=[field.name, also[field.name]]
-                )  # renamed to this field, and then to the other
+                )
             for source in sources:
                 other = taken.setdefault(source, field.name)
                 if other != field.name:

@@ -6,9 +6,9 @@ name, so adding a property, the most common change, would always be refused. A s
 of anything. For a union, only the matching branch counts. A name that was removed and reused with another type is
 found when all versions are compared (`transitive`).
 
-jsonschema-rs decides whether a schema contains another, exactly or with "unknown". The rules here do what it cannot:
-they name the keyword and the place of a difference, ignore names that the writer never uses, and follow recursive
-schemas. Each rule splits the question into smaller ones, down to single keywords. Without a proof the result is
+jsonschema-rs decides whether a schema contains another, exactly or with "unknown". The rules here do more: they name
+the keyword and the place of a difference, ignore names that the writer never uses, and follow recursive schemas.
+Each rule splits the question into smaller ones, down to single keywords. Without a proof the result is
 "incompatible". An incompatible pair is never reported as compatible.
 
 The writer's side is split into alternatives (`anyOf`, `oneOf`, lists of types), each a list of plain schemas that all
@@ -156,9 +156,8 @@ def _form(schema: Any) -> _Form:
 
 def _is_hard(schema: Any) -> bool:
     """Return whether the library may need long."""
-    branches = (
-        -len(schema.get("allOf", ())) if isinstance(schema, Mapping) else 0
-    )  # the parts of a conjunction
+    # The parts of an outermost `allOf` do not count
+    branches = -len(schema.get("allOf", ())) if isinstance(schema, Mapping) else 0
     work = [schema]
     while work:
         found = work.pop()
@@ -215,7 +214,7 @@ class _Side:
 
         Args:
             words: the keywords that count. If empty, those without subschemas, and the values of properties that may
-                tell objects apart. So the form admits more values.
+                distinguish objects. So the form admits more values.
         """
         parts = list(schemas)
         self.spend(len(parts))
@@ -246,7 +245,7 @@ class _Side:
         return self.form(found.values())
 
     def _copy(self, parts: Sequence[Schema], words: Sequence[str]) -> dict[str, Any]:
-        """Copy schemas and what they refer to. Equal schemas have equal copies, wherever their definitions are."""
+        """Copy schemas and those that they refer to. Equal schemas have equal copies, wherever their definitions are."""
         numbers: dict[int, int] = {}
         waiting: list[Schema] = []
 
