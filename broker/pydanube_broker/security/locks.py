@@ -123,7 +123,7 @@ class Locks:
         return held and (identity.actor is None or self._may_part(identity.actor, permission, whole))
 
     def check_scope(self, identity: Identity, permission: str) -> None:
-        """Check that the caller's token has the scope, whatever the principal may do. Raises `PermissionDenied`."""
+        """Check that the caller's token has the scope. Grants do not count. Raises `PermissionDenied`."""
         if self.required and not _in_scope(identity, permission):
             self.denied[permission] += 1
             raise denied(identity, permission, CLUSTER)
