@@ -38,9 +38,8 @@ log = logging.getLogger("pydanube.consume")
 HEAD: Final = "head"
 ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
 WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_back"))
-SENT_AGAIN: Final = frozenset(
-    ("ack", "nack", "terminate", "given_back")
-)  # sent again to the topic's next owner, unless carried out here
+# Answers that are sent again to the topic's next owner, unless carried out here
+SENT_AGAIN: Final = frozenset(("ack", "nack", "terminate", "given_back"))
 OF_READERS: Final = frozenset(("stop",))  # fields of OpenConsumer
 OF_CONSUMERS: Final = frozenset(
     ("type", "key_filters", "ack_timeout_ms", "reports_taken", "max_extend_ms", "resume_session")

@@ -95,7 +95,10 @@ def mirror_stream(
 
 
 class MirroredService:
-    """Answers `Mirrored`: what there is to mirror, and fences for a fail-over. `cluster` returns this cluster's name."""
+    """Answers `Mirrored`: lists topics, subjects and grants, or fences logs for a fail-over.
+
+    `cluster` returns this cluster's name.
+    """
 
     def __init__(
         self, access: TopicAccess, registry: Registry, cluster: Callable[[], str], grants: GrantTables
@@ -120,7 +123,7 @@ class MirroredService:
                     value=len(fence.logs),
                 )
             answer = pb.MirroredResponse(cluster=self._cluster())
-            # Together, so that the store commits many at once.
+            # Concurrently, so that the store commits many together.
             answer.fenced.extend(
                 await asyncio.gather(
                     *(self._fenced(log.topic, log.topic_id, fence.cluster) for log in fence.logs)
@@ -401,7 +404,7 @@ def _kept(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _decode_roles(sent: pb.MirroredRoles) -> SourceGrants:
-    """Return the roles and bindings of a source. Of a newer build, or a hostile one, they may not be readable."""
+    """Return the roles and bindings of a source. Those of a newer or hostile source may not be readable."""
     try:
         if any(len(each) > _GRANT_BYTES for each in (*sent.roles, *sent.bindings)):
             raise ValueError(f"it has more than {_GRANT_BYTES} bytes")

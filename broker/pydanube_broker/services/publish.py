@@ -175,7 +175,7 @@ class PublishStream:
         *,
         topic_id: int | None = None,
     ) -> None:
-        """Answer that the session is open. `topic_id`: by which the client knows the topic."""
+        """Answer that the session is open. `topic_id`: the id that the client uses for the topic."""
         if topic.closed is not None:
             raise topic.closed
         share = self._plane.access.share(self._reply, topic)
@@ -292,7 +292,7 @@ class PublishStream:
             self.published.count(part.count, size)
             if self._pace.slowed:
                 self._reply.pause_reading()
-        # A duplicate without a known offset was appended earlier, and may not be durable yet.
+        # A duplicate without an offset was appended earlier, and may not be durable yet.
         end = (
             topic.state.next_offset if appended.base_offset is None else appended.base_offset + appended.count
         )

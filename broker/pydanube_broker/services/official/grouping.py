@@ -325,7 +325,7 @@ class Grouping:
             self._answer(topic, group, error)
 
     def _waited(self, topic: Topic, gathering: _Gathering) -> None:
-        """Append what has come, and do not wait before the next groups."""
+        """Append the messages that have come, and do not wait before the next groups."""
         gathering.timer = None
         gathering.misses = min(gathering.misses + 1, MOST_MISSES)
         gathering.impatient = 1 << gathering.misses

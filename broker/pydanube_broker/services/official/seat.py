@@ -1,7 +1,7 @@
 """The place that is kept for a consumer in its subscription while it has no stream.
 
 Official clients subscribe first and open their stream later, but count from the moment of subscribing: an exclusive
-subscription is in use, and a failover's order is that of subscribing. A key-shared subscription must not treat a key as
+subscription is in use, and a failover follows the order of subscribing. A key-shared subscription must not treat a key as
 unaccepted because the consumer with its filter has no stream yet (a message that no consumer accepts is skipped
 permanently). So a seat joins the subscription and receives nothing, and the later stream takes it over.
 
