@@ -68,12 +68,10 @@ class Ownership:
         self.arriving: Callable[[TopicRecord], Awaitable[Callable[[Topic], None]]] = _nothing
         self.on_served: Callable[[TopicName], None] = lambda name: None  # a topic is served from now on
         self.on_assigned: Callable[[str], None] = lambda key: None  # the assignment of a key changed
-        self.on_stored: Callable[[], None] = lambda: (
-            None
-        )  # a topic is served that the object store has to have
-        self.on_level: Callable[[Topic], None] = lambda topic: (
-            None
-        )  # a topic may have to change its durability
+        # Called when a topic is served that must be in the object store
+        self.on_stored: Callable[[], None] = lambda: None
+        # Called when a topic may have to change its durability
+        self.on_level: Callable[[Topic], None] = lambda topic: None
         self.me: BrokerAddress
         self._catalog = catalog
         self._schemas = schemas
@@ -138,7 +136,7 @@ class Ownership:
         return (self.owner(topic.topic_id) or self.me).broker_url
 
     def speaks_for_all(self) -> bool:
-        """Return whether this broker reports what concerns the whole cluster: its leader does, or a lone broker."""
+        """Return whether this broker reports facts about the whole cluster: the leader does, or a lone broker."""
         return not self.several or self.coordinator.leads()
 
     def url_of(self, broker_id: BrokerId) -> str:

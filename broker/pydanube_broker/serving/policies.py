@@ -52,9 +52,8 @@ class Policies:
     def limits_of(self, record: TopicRecord) -> Limits:
         """Return the limits in effect for a topic now."""
         limits = Limits.of(*self.layers(record, record.topic.namespace))
-        if (
-            link_of(record.settings.options) is not None
-        ):  # it follows its source's start, and deletes nothing itself
+        # A mirror follows its source's start, and deletes nothing itself
+        if link_of(record.settings.options) is not None:
             limits = replace(limits, retention_bytes=0, retention_age_s=0, retention_offset=0)
         largest = self._settings.topics.max_message_bytes
         return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))

@@ -180,7 +180,7 @@ class Placement:
         """Wait until one of these topics is served in another epoch than when it was placed.
 
         For a topic that is being handed over: until it is served. Thousands of clients may wait for the topics of a lost
-        broker, so nothing is checked meanwhile.
+        broker, so nothing is checked during the wait.
 
         Returns:
             False after `wait_s`, and when the caller has to check again (`Ownership.look_again`).
@@ -329,14 +329,14 @@ class TopicAccess:
     ) -> tuple[bool, Sequence[Placed]]:
         """As `placed`, but wait at most `wait_s` while a concrete topic is at the broker with the URL `away`, or at none.
 
-        Clients that know all brokers by one `connect_url` cannot say which broker failed. They wait while a concrete
+        Clients that reach all brokers by one `connect_url` cannot name the broker that failed. They wait while a concrete
         topic's owner is not registered.
 
-        The wait also ends when an owner that was not registered is so again, in whatever epoch: it may have lost only its
-        lease.
+        The wait also ends when an owner that was not registered is registered again, even in the same epoch: it may have
+        lost only its lease.
 
-        The wait has one bound, whatever happens to the topic: a client ends the calls that take longer than it asked,
-        and thousands of calls that it ends would cost it the connection.
+        The bound holds for all these cases together: a client cancels calls after their deadline, and thousands of
+        cancelled calls would cost it the connection.
         """
         self.check(called, Action.LOOK_UP, name)
         until_s, is_moved = anyio.current_time() + wait_s, False
@@ -364,7 +364,7 @@ class TopicAccess:
 
     def _is_away(self, topic: Placed, away: str) -> bool:
         """Return whether a concrete topic is at no broker, at the one with this URL, or here and not served yet."""
-        # The one address can be a broker's own: it says nothing about the owner
+        # The one address may be a broker's own, and does not identify the owner
         is_there = topic.broker_url == away if self.connect_url is None else bool(topic.waits_for)
         is_between = self._registry.ownership.is_between(TopicId(topic.topic_id))
         return topic.broker_url == "" or is_there or is_between
