@@ -114,11 +114,12 @@ class Data(Section):
 
 
 EMBEDDED: Final = "embedded"
+# Ports of every broker. http_port belongs to `danube up`
 OWN_PORTS: Final = (
     "grpc_port",
     "admin_port",
     "metrics_port",
-)  # of every broker. http_port belongs to `danube up`
+)
 # Secrets that must not be in a file, a log or the list of processes.
 ENVIRONMENT_ONLY: Final = frozenset({"metadata.user", "metadata.password"})
 
