@@ -32,7 +32,7 @@ OTHER: Final = "_other"
 SUBSCRIPTION_BYTES: Final = 2 << 20  # of series of subscriptions, ≈ 5 000 subscriptions with short names
 FSYNC_BUCKETS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 MCP_BYTES: Final = (1_024, 4_096, 16_384, 65_536, 262_144)
-MCP_CLIENTS: Final = 32  # names of programs, which clients choose; further ones are counted together
+MCP_CLIENTS: Final = 32  # names of programs, which clients choose. Further ones are counted together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
