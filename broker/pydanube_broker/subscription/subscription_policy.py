@@ -2,8 +2,8 @@
 
 It is in the subscription's record in the metadata store, under `failure_policy`, with only the fields that
 were set. The others have the broker's default, so that a changed default reaches every subscription that did
-not choose. The window stands beside it: brokers of older builds refuse a policy with an unknown field, and keep an option
-that they do not know.
+not choose. The window stands beside it: brokers of older builds refuse a policy with an unknown field, and keep an
+unknown option.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Takers:
     """Finds the next consumer in O(log consumers), however many there are.
 
     Consumers note themselves in `changed` when their credit or their number of messages changes. They are filed
-    anew at the next question, so changes between two questions cost little. The lists are moved in C.
+    again at the next look-up, so changes between two look-ups cost little. The lists are moved in C.
     """
 
     __slots__ = ("_by_held", "_by_seat", "_filed", "_held", "_seats", "changed", "in_flight")
