@@ -39,7 +39,7 @@ _SLICE_ROWS: Final = 500  # packed together: half a millisecond
 _TEND_EVERY: Final = 10  # flushes between two rounds of upkeep
 _STEPS: Final = 20  # of one round of upkeep
 _CLOSE_S: Final = 5.0
-RECALL_S: Final = 60.0  # for the run before this one: a store that hangs does not hold up what this run has
+RECALL_S: Final = 60.0  # for rows of the last run: a store that hangs does not delay this run's
 _SET_BACK_MS: Final = 3_600_000
 
 Call = Callable[[str, dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], Any]]]
@@ -141,7 +141,7 @@ class TelemetryWriter:
         self._waiting_bytes += len(data)
 
     async def run(self, recall: Callable[..., Awaitable[None]]) -> None:
-        """Let the run before this one be read, then flush, and maintain the stored files, until cancelled."""
+        """Read the last run's rows (`recall`), then flush, and maintain the stored files, until cancelled."""
         with anyio.move_on_after(RECALL_S):
             await recall(self.past, self.charted)
         flushes = 0
@@ -185,7 +185,7 @@ class TelemetryWriter:
         }
         # One at a time: the tier has two threads for urgent calls, and a flush needs one of them.
         async with self._reading_events:
-            # before the files are read: what is flushed meanwhile is in both, not in neither
+            # Copied before the files are read: rows flushed in between are in both, not in neither
             waiting = list(self._waiting)
             said, blob = await self._call("telemetry_events", asked, b"")
         rows: list[Row] = marshal.loads(blob)
