@@ -60,7 +60,7 @@ def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered
 
 
 async def adopt(topic_id: int, topic: str, epoch: int, catalog: ObjectCatalog, child: TierChild) -> int:
-    """Add newer objects to the catalog; return how many. This broker owns the topic by now, in `epoch`."""
+    """Add newer objects to the catalog. Return how many. This broker owns the topic by now, in `epoch`."""
     held = await catalog.head(topic_id)
     if held is None:
         return 0

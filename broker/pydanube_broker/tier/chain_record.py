@@ -30,7 +30,7 @@ class ChainRecord:
         self._journal = journal
 
     async def copied(self, from_piece: int) -> int | None:
-        """Record that this journal is copied; return the term of its chain, None while other brokers take it over.
+        """Record that this journal is copied. Return the term of its chain, or None while other brokers take it over.
 
         `from_piece`: the piece at which reading begins. A lone broker that joins a cluster brings it along.
         """
@@ -42,7 +42,7 @@ class ChainRecord:
         return record.term if record.state is JournalState.OPEN else None
 
     async def waits(self) -> None:
-        """Record that the topics of this broker wait for it, because its chain lacks what its disk has."""
+        """Record that the topics of this broker wait for it, because its chain lacks records that its disk has."""
         await self._change(lambda found: replace(found, on_loss=""))
 
     async def leaves(self) -> None:
@@ -60,7 +60,7 @@ class ChainRecord:
             raise Unavailable("other brokers read the chain of this journal: nothing of it is deleted now")
 
     async def _change(self, change: Callable[[JournalRecord], JournalRecord]) -> JournalRecord:
-        """Change the record while it is open and of this journal; return the result. Raises `MetadataUnavailable`."""
+        """Change the record while it is open and of this journal. Return the result. Raises `MetadataUnavailable`."""
         while True:
             item = await self._metadata.get(self._key)
             if item is None:

@@ -29,7 +29,7 @@ _PIECE_BYTES: Final = 256 << 10  # copied by one callback of the loop
 # How the process allocates. It handles blocks of up to 16 MB in eight threads. By default glibc keeps as many arenas,
 # keeps freed blocks of up to 32 MB in each of them, and Arrow's own allocator keeps a pool per thread beside: four
 # times the memory that is ever in use. With these, larger blocks are returned to the system when they are freed.
-# Other C libraries ignore the names. What the environment sets goes first.
+# Other C libraries ignore the names. Variables of the environment override these.
 _ALLOCATION: Final = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
@@ -88,7 +88,7 @@ class TierChild:
             self._asked_s.pop(number, None)
 
     def longest_wait_s(self) -> float:
-        """The seconds that the oldest call has waited; 0 if none waits."""
+        """The seconds that the oldest call has waited, or 0 if none waits."""
         oldest_s = min(self._asked_s.values(), default=None)
         return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 

@@ -35,7 +35,7 @@ _POINTS: Final = 64  # append times of one look-up
 _COURSES: Final = 16  # look-ups of a topic whose points are kept
 _TOPICS: Final = 256
 _AHEAD: Final = 8  # look-ups for one cursor that moves fast
-_CLOSE: Final = 0.01  # of the age; a second always is close
+_CLOSE: Final = 0.01  # of the age. A second always is close
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class ColdLag:
         self._courses = RecentDict[int, list[list[tuple[int, int]]]](_TOPICS)
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
-        """Return the unread part of the cold tier from `offset` on; None if there is none."""
+        """Return the unread part of the cold tier from `offset` on, or None if there is none."""
         key, bounds = (topic.topic_id, offset), (topic.start_offset, topic.state.tiered_offset)
         now = asyncio.get_running_loop().time()
         (*known, until), part = self._parts.get(key, ((0.0,), None))
@@ -133,7 +133,7 @@ class ColdLag:
             offset = course[-1][0] + 1
 
     def known_time_ms(self, topic_id: int, offset: int) -> int | None:
-        """Return the append time at an offset from earlier look-ups; None if they do not cover it."""
+        """Return the append time at an offset from earlier look-ups, or None if they do not cover it."""
         known = self._times.get((topic_id, offset))
         course = None if known is not None else self._course(topic_id, offset)
         if course is None:

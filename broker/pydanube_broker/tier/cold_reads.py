@@ -74,7 +74,7 @@ class ColdCache:
         return ranges[at]
 
     def add(self, found: ColdRange) -> None:
-        """Add a range; it replaces those that it overlaps."""
+        """Add a range in place of the ranges that it overlaps."""
         ranges = self._topics.setdefault(found.topic_id, [])
         for old in [each for each in ranges if each.start < found.end and found.start < each.end]:
             self._remove(old)
@@ -101,7 +101,7 @@ class ColdCache:
     def release(self, starts_of: Callable[[int], int | None]) -> None:
         """Drop the ranges of deleted messages: those below their topic's start, or all if it is None.
 
-        No reader asks for them again. Left to eviction, they fill the cache with data that was deleted long ago.
+        No reader needs them again. Left to eviction, they fill the cache with data that was deleted long ago.
         """
         for topic_id, ranges in list(self._topics.items()):
             start = starts_of(topic_id)
@@ -302,7 +302,7 @@ class ColdReads:
         )
 
     def offset_at_time(self, topic: Topic, time_ms: int) -> int | None:
-        """Return the offset that `prepare_time` found; not prepared: the start, which skips nothing."""
+        """Return the offset that `prepare_time` found. Not prepared: the start, which skips nothing."""
         return self._times.get((topic.topic_id, time_ms), topic.start_offset)
 
     async def prepare_time(self, topic: Topic, time_ms: int) -> None:

@@ -33,7 +33,7 @@ _DELETE_AT_ONCE: Final = 100
 
 
 class Collector:
-    """Deletes objects. Methods raise the errors of catalog and child; earlier deletions stay. Single user: the loop."""
+    """Deletes objects. Methods raise the errors of catalog and child. Earlier deletions stay. Single user: the loop."""
 
     def __init__(self, parts: TierParts, flusher: Flusher, *, clock: Clock | None = None) -> None:
         self._parts = parts
@@ -45,7 +45,7 @@ class Collector:
         self.deleted = 0
 
     async def delete_retired(self, topic: Topic, *, grace_ms: int) -> int:
-        """Delete retired objects whose grace period is over; return how many.
+        """Delete retired objects whose grace period is over. Return how many.
 
         Raises `StoreUnavailable` if one could not be deleted, after trying the others.
         """
@@ -73,7 +73,7 @@ class Collector:
         return self._seen_ms(topic_id, group.group)
 
     async def _delete(self, topic: Topic, names: Sequence[str]) -> tuple[list[str], ClusterError | None]:
-        """Delete objects of a topic's folder; return the deleted ones, and the first error.
+        """Delete objects of a topic's folder. Return the deleted ones, and the first error.
 
         The order is random, so that a few that cannot be deleted do not block the others.
         """
@@ -139,7 +139,7 @@ class Collector:
     async def collect(
         self, topic: Topic, *, grace_ms: int = GRACE_MS, work: Work | None = None
     ) -> list[dict[str, Any]]:
-        """Delete the objects that do not belong to the topic; return them."""
+        """Delete the objects that do not belong to the topic, and return them."""
         gone = await self.orphans(topic, grace_ms=grace_ms)
         names = [fact["key"].rpartition("/")[2] for fact in gone]
         if work is not None:
@@ -166,7 +166,7 @@ class Collector:
         )
 
     async def discard(self, topic_id: int) -> int:
-        """Delete every object of a deleted topic, then its records in the catalog; return how many."""
+        """Delete every object of a deleted topic, then its records in the catalog. Return the number of objects."""
         held = await self._parts.catalog.head(topic_id)
         if held is None:
             return 0

@@ -55,7 +55,7 @@ class _Deleted:
 
     @property
     def commit(self) -> int:
-        """The commit offset; messages under way at the deletion count once they are safe."""
+        """The commit offset. Messages under way at the deletion count once they are safe."""
         leaving = self._hub.leaving.get(self.topic_id)
         return self.state.next_offset if leaving is None else leaving.commit
 

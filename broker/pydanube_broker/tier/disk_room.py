@@ -24,7 +24,7 @@ Measure = Callable[[], tuple[int | None, int]]
 
 
 def shares_disk(folder: Path, local: Path | None) -> bool:
-    """Return whether objects, or files waiting for upload, are on the disk of `folder`; `local`: the store is a folder."""
+    """Return whether objects, or files waiting for upload, are on the disk of `folder`. `local`: a store in a folder."""
     try:
         device = folder.stat().st_dev
         return _above(local or Path(tempfile.gettempdir())).stat().st_dev == device

@@ -88,7 +88,7 @@ class Flusher:
         return state.stored_bytes - flushed
 
     def due(self, topic: Topic, now: int, *, force: bool = False) -> Due | None:
-        """Return a topic that should be flushed now; None if it should not."""
+        """Return the topic if it should be flushed now, else None."""
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
@@ -112,7 +112,7 @@ class Flusher:
         return Due(topic=topic, since_ms=now - age_ms, bytes=size, forced=force)
 
     def waiting(self, topic: Topic, now: int, *, force: bool = False) -> int | None:
-        """Return the append time of a topic's oldest message that should be tiered by now; None if there is none."""
+        """Return the append time of a topic's oldest message that should be tiered by now, or None if there is none."""
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
@@ -138,7 +138,7 @@ class Flusher:
         return known[1] + round((now_s - known[2]) * 1000)
 
     def _following(self, topic: Topic) -> tuple[int, int] | None:
-        """Return where the object after those under way begins, and the bytes from there; None if there is none to write."""
+        """Return the start of the object after those under way, and the bytes from there. None: none is to be written."""
         flights = self._flights[topic.topic_id]
         size = topic.state.stored_bytes - flights[-1].before
         if len(flights) >= _FLIGHTS or topic.topic_id in self.failures or size < self._object_bytes:
@@ -153,7 +153,7 @@ class Flusher:
     # -- one object ------------------------------------------------------------------------------------------
 
     async def flush(self, topic: Topic, *, urgent: bool = False) -> bool:
-        """Flush the topic's next part; return whether that succeeded. Raises only when cancelled.
+        """Flush the topic's next part. Return whether that succeeded. Raises only when cancelled.
 
         Args:
             urgent: the backlog is long, so the child does not give way to consumers and producers.
@@ -260,7 +260,7 @@ class Flusher:
         *,
         urgent: bool,
     ) -> bool:
-        """Have the child write the object, then commit it after the previous one; return False if that one failed."""
+        """Have the child write the object, then commit it after the previous one. Return False if that one failed."""
         epoch = topic.assigned_epoch
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
@@ -275,7 +275,7 @@ class Flusher:
             facts = await write_object(self._parts.child, key, meta, segments, urgent=urgent)
         except ClusterError:
             if topic.state.needed_offset > name.start:
-                return False  # trimmed since, so that the journal may have deleted what was to be read: planned again
+                return False  # trimmed since: the journal may have deleted the batches, so plan again
             raise
         reached(TierStep.ANSWERED)
         # Shielded: cancelling this wait must not cancel the other flight's result.
@@ -315,7 +315,7 @@ class Flusher:
         self.failures.pop(topic_id, None)
 
     def store_error(self) -> StoreUnavailable | None:
-        """The error with which the object store refuses objects now; None if it does not."""
+        """The error with which the object store refuses objects now, or None."""
         for failure in self.failures.values():
             error = failure.error
             if isinstance(error, StoreUnavailable) and not isinstance(error, MetadataUnavailable):
@@ -352,7 +352,7 @@ def meta_of(cluster: str, topic: str, topic_id: int, name: ObjectName) -> dict[s
 async def write_object(
     child: TierChild, key: str, meta: dict[str, Any], segments: Sequence[tuple[Path, bytes]], *, urgent: bool
 ) -> dict[str, Any]:
-    """Have the tier's process write batches of the journal as an object; return its facts.
+    """Have the tier's process write batches of the journal as an object. Return its facts.
 
     Args:
         segments: as `Journal.places` gives them.

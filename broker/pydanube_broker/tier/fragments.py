@@ -19,9 +19,8 @@ from pydanube_core.errors import CorruptObject
 
 from pydanube_broker.tier.kept_states_work import Answer, Call
 
-if (
-    TYPE_CHECKING
-):  # importing the whole cluster package for one name doubled the start time of the tier's process
+# Importing the whole cluster package for one name doubled the start time of the tier's process
+if TYPE_CHECKING:
     from pydanube_storage.objects import ObjectStore
 
     from pydanube_broker.cluster.move_record import HandOverPart

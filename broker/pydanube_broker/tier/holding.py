@@ -83,7 +83,7 @@ class StoreHold:
         self.reason: ClusterError | None = None
         self.failures = 0  # failed attempts to take the store
         self.continuous = False  # whether the store is as the last start of this directory left it
-        self.clock_ahead_s: float | None = None  # of the store's, when it was taken; None: unknown
+        self.clock_ahead_s: float | None = None  # of the store's, when it was taken. None: unknown
         self.url = options.url
         self._options = options
         self._data_dir = data_dir

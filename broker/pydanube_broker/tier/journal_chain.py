@@ -198,8 +198,8 @@ class JournalChain:
     ) -> None:
         """Take the journal, before it begins.
 
-        `record_from` makes the number at which reading begins known to brokers that may take over, before older pieces
-        are deleted.
+        `record_from` records the piece at which reading begins, for brokers that may take over. It is called before older
+        pieces are deleted.
         """
         self._journal, self._owner, self._record_from = journal, owner, record_from
 
@@ -302,7 +302,7 @@ class JournalChain:
     # -- run -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write the chain once it is wanted; ends when it is fenced."""
+        """Write the chain once it is wanted, until it is fenced."""
         await self._wanted.wait()
         assert self.file is not None
         assert self._journal is not None

@@ -69,7 +69,7 @@ class KeptStates:
         return True
 
     async def read(self, broker_id: BrokerId) -> tuple[dict[int, LogState], int | None]:
-        """Return a broker's last report, by topic id, and when it was written (ms); None if there is none.
+        """Return a broker's last report, by topic id, and the time of its writing (ms), None if there is none.
 
         A damaged report counts as missing, because an error would leave its topics without an owner.
 

@@ -1,4 +1,4 @@
-"""Acknowledge only stored records while this broker's lease is over, if others may take its topics over by themselves.
+"""Acknowledge only stored records while this broker's lease is over, if other brokers may take its topics over.
 
 With `cluster.on_loss = take_over` the leader takes over a lost broker's topics from its chain when its lease ends. The
 broker may still run then: it stood still, or is cut off from the metadata. From the end of its lease until it is

@@ -92,7 +92,7 @@ async def _keep(
 async def _left_behind(
     me: BrokerId, metadata: MetadataStore, catalog: ObjectCatalog, state: LogState
 ) -> Left | None:
-    """Return the messages that a removed broker has of a topic and its next owner lacks; None if there are none."""
+    """Return the messages that a removed broker has of a topic and its next owner lacks, or None if there are none."""
     item = await metadata.get(keys.assignment_key(TopicId(state.topic_id)))
     if item is None or not state.epoch:
         return None  # deleted for good, or a copy that was not finished
@@ -105,7 +105,7 @@ async def _left_behind(
 
 
 async def left_behind(catalog: ObjectCatalog, metadata: MetadataStore, state: LogState) -> Left | None:
-    """Return the messages that this journal has of a topic that was taken over; None for a topic that was moved.
+    """Return the messages that this journal has of a topic that was taken over, or None for a topic that was moved.
 
     A topic that is taken over continues far above its former owner's offsets. The next owner may have some of the
     messages, from the former owner's chain. A mirror continues below them: its source has the rest.

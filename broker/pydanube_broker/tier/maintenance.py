@@ -52,13 +52,13 @@ class Maintenance:
         self._collected: set[int] = set()
         self._collect_again_s: dict[int, float] = {}
         self._deleted: deque[int] = deque()  # deleted topics that may still have objects
-        self._no_room: DiskFull | None = None  # why merges wait; other maintenance does not
+        self._no_room: DiskFull | None = None  # why merges wait. Other maintenance does not
         self._merge_again_s = 0.0
         self.retired: set[int] = set()  # topics that have objects to delete when their grace time is over
         self.troubles = Failures("tier_upkeep_failed")  # topic id → why its upkeep failed
 
     def no_room(self) -> DiskFull | None:
-        """The reason why a merge was postponed recently, for lack of disk space; None if none was."""
+        """The reason why a merge was postponed recently, for lack of disk space, or None if none was."""
         lately = asyncio.get_running_loop().time() < self._merge_again_s + _LATELY_S
         return self._no_room if lately else None
 

@@ -1,7 +1,7 @@
 """The leader's snapshots of the metadata in the object store (`pydanube_storage.metadata.snapshots`).
 
 The leader reads all keys once and then follows their changes by a watch, which makes the first reading consistent. Once a
-minute it writes what has changed. After `_MOST_PIECES` pieces, or another leader's election, a new snapshot begins. The
+minute it writes the changes. After `_MOST_PIECES` pieces, or another leader's election, a new snapshot begins. The
 newest few are kept.
 """
 
@@ -83,13 +83,13 @@ class MetadataSnapshots:
             await asyncio.sleep(LOOK_S)
 
     async def _snapshot(self) -> None:
-        """Write one snapshot and what changes, until it is long or this broker no longer leads."""
+        """Write one snapshot and the changes after it, until it is long or this broker no longer leads."""
         self._reset()
         cluster = self._tier.cluster
         present = by_snapshot(await self._names())
         page = await self._metadata.range(_EVERYTHING)
         begun = page.revision
-        # After an etcd that was restored from an older snapshot revisions are lower: the newest still sorts last.
+        # An etcd restored from an older snapshot has lower revisions: the newest snapshot still sorts last.
         number = max(int(begun), *(1 + int(each.partition("-")[0]) for each in present), 0)
         name = f"{number:020d}-{secrets.token_hex(4)}"
         async with (
@@ -107,9 +107,8 @@ class MetadataSnapshots:
             while self._leads() and self._pieces < _MOST_PIECES:
                 came = self._came
                 await asyncio.sleep(LOOK_S)
-                if came == self._came and not self._is_full(
-                    2
-                ):  # then `_follow` waits, maybe within a revision
+                # If it is full, `_follow` waits, maybe within a revision
+                if came == self._came and not self._is_full(2):
                     self._close_revision()  # no more of it comes
                 if is_whole and present:
                     await self._delete_older(present)
@@ -190,7 +189,7 @@ class MetadataSnapshots:
     async def _delete_older(self, present: dict[str, list[str]]) -> None:
         """Delete all but the newest of the earlier snapshots. The present one is whole."""
         for name in sorted(present)[: 1 - _KEPT]:
-            for key in reversed(present[name]):  # what is left after a crash lacks its end, and not its begin
+            for key in reversed(present[name]):  # a crash leaves the begin, never the end alone
                 self._tier.hold.check()
                 with suppress(ClusterError):
                     await self._tier.child.call("object_delete", {"key": key})

@@ -73,7 +73,7 @@ class ObjectChecks:
         if now_s < self._again_s and not self._read:
             return
         self._again_s = now_s + self._every_s
-        with contextlib.suppress(ClusterError):  # the store is away: its own reasons tell that
+        with contextlib.suppress(ClusterError):  # the store is away, which its own reasons report
             await self._next()
 
     async def _next(self) -> None:

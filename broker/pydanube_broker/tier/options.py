@@ -31,7 +31,7 @@ def store_options(settings: Settings, folder: Path, *, spool: str = "") -> Store
 
 
 def missing_extra(options: StoreOptions) -> MissingExtra | None:
-    """Return the error of a tier that is off; None if it can work."""
+    """Return the error of a tier that is off, or None if it can work."""
     needed = [("pyarrow", "tier")]
     if "://" in options.url and not options.url.startswith("file://"):
         needed.append(("fsspec", "tier"))

@@ -99,7 +99,7 @@ def judge(
     Args:
         inside: the store is in the data directory.
         objects_listed: the catalog has objects that should be there.
-        take_over: the incarnation whose owner is declared gone for good; 0: the objects are.
+        take_over: the incarnation whose owner is declared gone for good. 0: the objects are.
     """
     if mark is None:
         lost = known is not None and objects_listed
@@ -175,7 +175,7 @@ async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None
 class StoreName:
     """The name of the store that the brokers of a cluster share, as in the metadata.
 
-    `giver`: the broker that is about to write it to the store; None: it is written.
+    `giver`: the broker that is about to write it to the store. None: it is written.
     """
 
     store_id: str

@@ -2,7 +2,7 @@
 
     python -m pydanube_broker.tier.process <descriptor>
 
-The first message is `{options: StoreOptions}`; each later one is `{call, arguments}` and gets one answer with its
+The first message is `{options: StoreOptions}`. Each later one is `{call, arguments}` and gets one answer with its
 number: `{result}` or `{error}`.
 
 Consumers and producers come before the tier: the process gives way while it writes, less while a backlog grows, and not
@@ -36,7 +36,7 @@ from pydanube_broker.tier.messages import HEAD, encode_message
 
 READING: Final = 0  # a consumer waits
 URGENT: Final = 4  # a long backlog takes its share, so that it does not grow without bound
-WRITING: Final = 19  # producers and consumers come first: 1/70 of what they get, or what they leave
+WRITING: Final = 19  # producers and consumers come first: 1/70 of their processor time, or the idle time
 _LINGER_S: Final = 1.0
 _FILE: Final = Path("/proc/self/autogroup")
 

@@ -16,7 +16,7 @@ _SILENT_S: Final = 30.0  # additional time for writing an object at low priority
 
 
 def reasons_of(tier: Tier) -> tuple[Reason, ...]:
-    """Return the reasons why the tier is behind, with remedies; the broker stays ready."""
+    """Return the reasons why the tier is behind, with remedies. The broker stays ready."""
     if tier.missing is not None:
         return (Reason(code="TIER_OFF", message=tier.missing.message),)
     hold, flusher, tending = tier.hold, tier.flusher, tier.tending

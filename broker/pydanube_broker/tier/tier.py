@@ -155,7 +155,7 @@ class Tier:
         return self
 
     def _make_workers(self) -> None:
-        """Make the workers that write, merge and delete objects, once the cluster's name is known: keys begin with it."""
+        """Make the workers that write, merge and delete objects. The cluster's name must be set: keys begin with it."""
         parts = TierParts(
             hub=self._hub,
             catalog=self.catalog,
@@ -391,7 +391,7 @@ class Tier:
         self.object_bytes.pop(topic_id, None)
 
     async def take_in(self, topic_id: int, head: CatalogHead | None = None) -> CatalogHead | None:
-        """Take over the objects of a topic that came from another broker; return its head. Raises `StoreUnavailable`.
+        """Take over the objects of a topic that came from another broker. Return its head. Raises `StoreUnavailable`.
 
         `head`: if it has been read already.
         """

@@ -79,14 +79,14 @@ class Upkeep:
         return [entry async for entry in self._parts.catalog.entries(topic.topic_id)]
 
     async def compact(self, topic: Topic, *, at_least: int = 2, work: Work | None = None) -> int:
-        """Merge small neighbours until there are none; return how many objects were merged."""
+        """Merge small neighbours until there are none. Return how many objects were merged."""
         total = 0
         while merged := await self.compact_some(topic, at_least=at_least, work=work):
             total += merged
         return total
 
     async def compact_some(self, topic: Topic, *, at_least: int, work: Work | None = None) -> int:
-        """Merge the first run of small neighbours; return how many objects were merged."""
+        """Merge the first run of small neighbours. Return how many objects were merged."""
         await self._flusher.claim(topic)
         most = self._object_bytes
         if (
@@ -146,7 +146,7 @@ class Upkeep:
         self.merged += len(run)
 
     async def retain(self, topic: Topic, keep: Keep) -> int:
-        """Remove the objects that retention permits from the catalog; return how many."""
+        """Remove the objects that retention permits from the catalog. Return how many."""
         if keep.everything or topic.state.tiered_offset <= topic.start_offset:
             return 0
         held = await self._parts.catalog.head(topic.topic_id)

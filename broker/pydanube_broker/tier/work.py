@@ -1,7 +1,7 @@
 """The work of the tier's process: write objects from journal positions, read batches from objects, query the store.
 
 Blocking functions over one `ObjectStore`, called by `process` from a few threads. An object counts only if the
-catalog lists it, and only the broker writes the catalog. Arguments and results are JSON values; bytes go beside them.
+catalog lists it, and only the broker writes the catalog. Arguments and results are JSON values. Bytes go beside them.
 """
 
 from __future__ import annotations
