@@ -68,7 +68,7 @@ class AttachedProducer(Protocol):
     published: Published
 
     def client(self) -> ClientSeen | None:
-        """Return the client at the other end, None if it is not known."""
+        """Return the client at the other end, None if it is unknown."""
 
     def end(self, error: ClusterError) -> None:
         """End the connection, which may no longer write."""
@@ -124,7 +124,7 @@ class TopicGate:
 
     @property
     def held_by(self) -> str | None:
-        """The name of the exclusive producer; None if there is none."""
+        """The name of the exclusive producer, or None if there is none."""
         return None if self._exclusive is None else self._attached[self._exclusive]
 
     def attached(self) -> list[tuple[int, str, bool, AttachedProducer]]:

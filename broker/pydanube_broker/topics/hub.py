@@ -32,7 +32,7 @@ class Hub:
         self.journal: Journal = None  # type: ignore[assignment]  # set when the journal is opened, before its use
         self.cold: ColdReader | None = None  # reads from the cold tier, once it is there
         self.tiering = False  # whether messages go to the cold tier before the journal deletes them
-        self.connections: Iterator[int] = iter(())  # ids of connections; set with the registration
+        self.connections: Iterator[int] = iter(())  # ids of connections, set with the registration
         self.changes = ListChanges()  # of listed values of the topics that are served here
         self.flush_first: set[int] = set()  # topics of which the journal should keep less
         self.states: dict[int, LogState] = {}
@@ -50,7 +50,7 @@ class Hub:
         # The same of system topics, which are never taken over: the disk is always sufficient
         self._own: deque[tuple[int, Topic]] = deque()
         self._durable = self._stored = 0
-        # Whether a start fails without the chain. Else it could lose what only the store has
+        # Whether a start fails without the chain. Otherwise it could lose messages that only the store has
         self.stores: Callable[[], bool] = lambda: False
         # Whether the disk is not sufficient now, because other brokers may be taking topics over (`tier.lease_hold`)
         self.holds: Callable[[], bool] = lambda: False

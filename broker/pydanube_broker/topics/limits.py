@@ -84,13 +84,13 @@ def default_durability(*layers: Mapping[str, Any]) -> str:
 
 
 def effective_policies(*layers: Mapping[str, Any]) -> dict[str, int]:
-    """Return every policy, from the first layer that sets it; 0 if none does."""
+    """Return every policy, from the first layer that sets it, or 0 if none does."""
     return {key: next((int(layer[key]) for layer in layers if key in layer), 0) for key in POLICY_KEYS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one topic; 0 is no limit. Units are in the names of the policies."""
+    """The limits of one topic. 0 is no limit. Units are in the names of the policies."""
 
     max_producers_per_topic: int = 0
     max_subscriptions_per_topic: int = 0

@@ -1,6 +1,6 @@
 """The state of a topic that the journal recovers after a crash, and its encoding in heads and records.
 
-Pure. Little-endian. A head is a count of topics and, for each, the fields below; cursors are opaque here
+Pure. Little-endian. A head is a count of topics and, for each, the fields below. Cursors are opaque here
 (`subscription.cursor`). Bodies of the records that belong to a topic (ids are in the record's header)::
 
     TOPIC_OPEN    u64 epoch, u64 start offset          PRODUCER   u64 producer id, u32 epoch, name (UTF-8)
@@ -86,7 +86,7 @@ class LogState:
     stored_bytes: int = 0
     opened: bool = False
     since_lsn: int = 0  # batches below it are from an earlier stay of the topic here, and do not count
-    awaiting: int = 0  # the move of a complete copy that is not the topic yet; 0: none
+    awaiting: int = 0  # the move of a complete copy that is not the topic yet, 0: none
     producers: Producers = field(default_factory=Producers)
     cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
     #: for dead letters that are here, by their subscription: every message acknowledged in the cursor was copied

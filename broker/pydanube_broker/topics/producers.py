@@ -2,7 +2,7 @@
 
 A session is (producer id, epoch, token). Ids count from 1 in every topic, and a topic that is created again, or a data
 directory that is restored, assigns numbers again, so only the random token identifies a session. Batches carry the id,
-the epoch and the sequence of their first message; their stream has shown the token. The next batch in sequence is
+the epoch and the sequence of their first message. Their stream has shown the token. The next batch in sequence is
 appended. One of the last eight gets its first answer again. An older one is a duplicate. A gap is refused together with
 everything behind it, so that a lost batch cannot be overtaken. A batch of an unknown session is refused: it may be
 stored already, and only the producer can decide whether to send it again.
@@ -128,7 +128,7 @@ class Producers:
         return self.add(opening.producer_id, opening.epoch, opening.name, opening.token)
 
     def give_up(self, opening: Opening) -> Opening | None:
-        """Give up an opening; return the session's holder, to be recorded. None: the session had no other holder."""
+        """Give up an opening. Return the session's holder, to be recorded. None: the session had no other holder."""
         session = self._sessions.get(opening.producer_id)
         self._keep_promise(session, opening)
         if session is None or session.token == opening.token:
@@ -157,7 +157,7 @@ class Producers:
     def take_back(self, from_offset: int) -> None:
         """Forget batches from an offset on, which will never be committed: they may be sent again.
 
-        A session without a remembered older batch is forgotten, because it could not tell these from older ones.
+        A session without a remembered older batch is forgotten, because it could not distinguish these from older ones.
         """
         self.changes += 1
         for session in self.sessions():
@@ -216,7 +216,7 @@ class Producers:
         return session
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> Appended | None:
-        """Decide what to do with a batch.
+        """Decide whether a batch is appended, answered as a duplicate, or refused.
 
         Returns:
             None to append it, else the answer that it got before.

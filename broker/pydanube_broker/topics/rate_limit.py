@@ -44,13 +44,13 @@ class TokenBucket:
             self._at_ms = now_ms
 
     def available(self, now_ms: int) -> int:
-        """Return how many may be taken now; 0 if there are none, or a debt."""
+        """Return how many may be taken now, or 0 if there are none, or a debt."""
         self._refill(now_ms)
         # Sums of fractions may fall a hair short of a whole token
         return max(0, math.floor(self._tokens + 1e-9))
 
     def wait_ms(self, count: int, now_ms: int) -> int:
-        """Return the milliseconds until `count` (at most the burst) may be taken; 0: now."""
+        """Return the milliseconds until `count` (at most the burst) may be taken. 0: now."""
         self._refill(now_ms)
         missing = min(count, self.rate_per_s) - self._tokens
         return 0 if missing <= 1e-9 else max(1, math.ceil(missing * 1000 / self.rate_per_s))

@@ -16,7 +16,7 @@ READ_BYTES: Final = 1 << 20
 async def batches_between(
     topic: Topic, start: int, end: int, worker_threads: WorkerThreads
 ) -> AsyncIterator[CachedBatch]:
-    """Yield committed batches with messages in `[start, end)`, ascending; the first and the last may exceed it.
+    """Yield committed batches with messages in `[start, end)`, ascending. The first and the last may exceed it.
 
     Raises:
         As for a consumer: CorruptObject, ObjectMissing, StoreUnavailable, CorruptJournal.

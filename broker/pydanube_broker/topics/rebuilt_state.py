@@ -75,8 +75,8 @@ def rebuilt_state(
 def rebuilt_mirror(said: LogState, *, end: int, starts: Mapping[int, int]) -> LogState:
     """Return the state with which the next owner of a mirror begins, at the end of the messages that are there.
 
-    Its source assigns the offsets, and what is missing is copied again. So nothing beyond counts as acknowledged, and no
-    producer's messages there as known.
+    Its source assigns the offsets, and missing messages are copied again. So nothing beyond the end counts as
+    acknowledged, and the producers' sessions forget their batches there.
     """
     found = rebuilt_state(said, begin=end, end=end, starts=starts)
     found.producers.take_back(end)

@@ -31,7 +31,7 @@ class Keep:
 
     @classmethod
     def of(cls, limits: Limits) -> Keep:
-        """Return a topic's limits: its own policies, else its namespace's; 0 is no limit."""
+        """Return a topic's limits: its own policies, else its namespace's. 0 is no limit."""
         return cls(
             bytes=limits.retention_bytes or None,
             age_ms=limits.retention_age_s * 1000 or None,
@@ -55,7 +55,7 @@ class Keep:
 
 
 def slowest_cursor(topic: Topic) -> int | None:
-    """Return the lowest floor of all subscriptions, restorable ones included; None if there are none."""
+    """Return the lowest floor of all subscriptions, restorable ones included, or None if there are none."""
     pumps = topic.subscriptions.values()
     served = {pump.subscription_id for pump in pumps}
     deleted = [cursor.floor for number, cursor in topic.state.cursors.items() if number not in served]

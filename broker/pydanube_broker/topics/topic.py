@@ -239,7 +239,7 @@ class Topic:
         return noted, False
 
     def stored(self, part: ProducerPart, *, system: bool) -> Appended | None:
-        """Return the place of a batch that a retry sends again; None for a new one. Raises as `append`."""
+        """Return the place of a batch that a retry sends again, or None for a new one. Raises as `append`."""
         if self.is_system and not system:
             raise system_is_closed(self.name)
         self.check_open()
@@ -261,7 +261,7 @@ class Topic:
     # -- mirrors ---------------------------------------------------------------------------------------------
 
     def begin_at(self, offset: int) -> None:
-        """Begin a mirror at an offset of its source. What it has below is deleted. Raises the errors of the journal."""
+        """Begin a mirror at an offset of its source. Messages below it are deleted. Raises the errors of the journal."""
         state = self.state
         epoch = max(state.epoch, self.assigned_epoch)
         body = encode_open_body(epoch, offset)
@@ -308,7 +308,7 @@ class Topic:
     def take_session(self, session: Opening) -> bool:
         """Take a producer session of the source, so that its producer may go on here after a fail-over.
 
-        Returns whether it was not known, and so is written.
+        Returns whether it is new, and so is written.
         """
         known = self.state.producers.find(session.producer_id)
         if known is not None and (known.epoch, known.token) == (session.epoch, session.token):
@@ -333,7 +333,7 @@ class Topic:
             self._hub.journal.when_room(done)
 
     def slow_down(self, bytes_per_s: int) -> None:
-        """Limit what producers append, until 20 s after the last `keep_slow`."""
+        """Limit the bytes that producers append, until 20 s after the last `keep_slow`."""
         self._brake = Brake(bytes_per_s, monotonic_ms())
 
     def keep_slow(self) -> None:
@@ -354,7 +354,7 @@ class Topic:
         self._hub.journal.write_now()
 
     def when_committed(self, end_offset: int, done: OutcomeCallback) -> None:
-        """Call `done` once everything below `end_offset` is committed; immediately if it is."""
+        """Call `done` once everything below `end_offset` is committed, immediately if it is."""
         if end_offset <= self.commit:
             done(None)
         elif end_offset == self.state.next_offset:
@@ -501,9 +501,9 @@ class Topic:
         self.commit = self.state.next_offset
 
     def await_store(self, lsn: int) -> None:
-        """Until the object store has everything below `lsn`, commit only what an earlier start committed for certain.
+        """Until the object store has everything below `lsn`, commit only messages certainly committed by an earlier start.
 
-        That is in objects, or was delivered.
+        These are in objects, or were delivered.
         """
         state = self.state
         known = max(state.tiered_offset, state.start_offset)
@@ -553,7 +553,7 @@ class Topic:
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
-        """Return committed batches from `offset` on; see `Journal.read`."""
+        """Return committed batches from `offset` on, see `Journal.read`."""
         cold = self._hub.cold
         if cold is not None and offset < self.state.tiered_offset:
             return cold.read(self, offset, min(end, self.commit), max_bytes)
