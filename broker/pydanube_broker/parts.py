@@ -131,7 +131,7 @@ class BrokerParts:
             log.error("task_failed", exc_info=task.exception())
 
     def append_time_ms(self, topic: Topic, offset: int) -> int | None:
-        """Return the append time of the message at an offset, if it is in memory. Of the cold tier: times read before."""
+        """Return the append time of the message at an offset, if it is in memory. In the cold tier: times read before."""
         if offset < topic.state.tiered_offset:
             tier: Tier | None = getattr(self, "tier", None)  # the tier may still be opening
             known = None if tier is None else tier.lag.known_time_ms(topic.topic_id, offset)
@@ -143,9 +143,9 @@ class BrokerParts:
         return self.journal.time_at_offset(topic.topic_id, offset)
 
     def credentials(self) -> tuple[Credential, ...]:
-        """Return the certificates and tokens that expire. Of a principal's tokens only the one that lasts longest.
+        """Return the certificates that expire, and of each principal the token that expires last.
 
-        The others are those that a rotation replaced, or their owner does without them.
+        A rotation has replaced the other tokens, or their owner does without them.
         """
         files = () if self.tls is None else self.tls.credentials
         last: dict[Principal, TokenRecord] = {}

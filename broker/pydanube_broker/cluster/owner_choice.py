@@ -1,7 +1,7 @@
 """Choose the broker for a topic without an owner. Pure except for the random draw.
 
-Partitions of one topic spread over zones first. Of the brokers in the zones with the fewest partitions two are picked
-at random, and the less busy one gets the topic: by their last reported loads if one is clearly busier, else by the
+Partitions of one topic spread over zones first. Two brokers in the zones with the fewest partitions are picked at
+random, and the less busy one gets the topic: by their last reported loads if one is clearly busier, else by the
 number of topics. A load is scaled up by the topics that arrived since its report, so that a thousand topics created in
 one moment do not all go to the same broker.
 

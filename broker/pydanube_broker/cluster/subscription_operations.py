@@ -23,9 +23,9 @@ from pydanube_broker.cluster.records import (
 from pydanube_broker.cluster.registry_records import RegistryRecords
 from pydanube_broker.records import Change
 
-# Of a topic: options of subscriptions that do not exist yet, by name. The first of that name takes them.
+# An option of a topic: the options of future subscriptions, by name. The first subscription of that name takes them.
 KEPT_OPTIONS: Final = "kept_subscription_options"
-KEPT_BY_LINK: Final = "kept_by_link"  # Of a mirror: those of them that its link wrote
+KEPT_BY_LINK: Final = "kept_by_link"  # an option of a mirror: those of them that its link wrote
 MOST_KEPT: Final = 64  # subscriptions that a topic does not have yet
 
 

@@ -1,8 +1,8 @@
 """The broker's one write-ahead log: append, become durable, read back, recover, forget.
 
 Life of a record: `append` assigns its address and returns. `GroupCommit` writes it with its neighbours and syncs.
-`on_durable(lsn)` reports that everything below `lsn` is on stable storage. To the journal a topic is an id, a batch is
-an offset range, and a head is bytes of its owner.
+`on_durable(lsn)` reports that everything below `lsn` is on stable storage. The journal sees a topic as an id, a batch as
+an offset range, and a head as bytes of its owner.
 
 Start: `recover` reads the whole journal and changes nothing. Then `begin` opens a new segment, writes a head of the
 proven state (a large one to its own file), copies the unproven tail after it, syncs, and proves that with a mark. Only

@@ -1,9 +1,9 @@
 """The values that charts of hours are drawn from: of the broker, of each log, and of each subscription.
 
 The rings in `tracks` end with the window of a verdict, five minutes. These keep a row a minute for an hour, and one in 30
-minutes for a day. In the first minutes of a broker every round is kept, so that a young broker has a chart, too. Of rows
-with equal values the first and the last are kept, so an idle topic costs two rows, and a chart may draw lines between
-rows. After a restart the last hour is read back from telemetry (`pydanube_broker.telemetry.charted`).
+minutes for a day. In the first minutes of a broker every round is kept, so that a young broker has a chart, too. Among
+rows with equal values only the first and the last are kept, so an idle topic costs two rows, and a chart may draw lines
+between rows. After a restart the last hour is read back from telemetry (`pydanube_broker.telemetry.charted`).
 """
 
 from __future__ import annotations

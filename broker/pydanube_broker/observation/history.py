@@ -34,7 +34,7 @@ async def history_of(
 ) -> TopicHistory:
     """Return the history of a topic with these `logs`. O(logs x subscriptions shown x points), in slices.
 
-    `since_s`: seconds before now from which on it is wanted, as far as it is known. Without it, the window's.
+    `since_s`: length of the history in seconds, at most since its oldest row. None: the window's length.
     """
     now = now_ms()
     times, ends, exact_ms = _moments(logs, sampler, now, since_s)

@@ -246,7 +246,7 @@ class Observation:
     # -- judging ---------------------------------------------------------------------------------------------
 
     async def _judge_waiting(self) -> None:
-        # Of this thread's own time, because on a busy machine a slice of wall clock includes others' work.
+        # The thread's own processor time, because wall-clock time on a busy machine includes other processes' work.
         budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * self.options.sample_interval_s)
         spent_s, own_from = 0.0, time.thread_time()
         slice_from = time.perf_counter()

@@ -216,7 +216,7 @@ class AdministrationPart:
         await self._store_audit()
 
     async def _store_audit(self) -> None:
-        """Where topics are stored in the object store, wait at most 1 s until it has the audit records, too."""
+        """If topics are stored in the object store, wait at most 1 s until it has the audit records, too."""
         chain, is_stored = self._broker.chain, False
         if not chain.is_needed:
             return

@@ -186,8 +186,8 @@ class OwnServer:
     def _first_to_go(self) -> OwnConnection | None:
         """Return the connection to close for a new one, or None if all authenticated connections have calls under way.
 
-        Unauthenticated connections come first, then idle ones. Of these, it is the longest silent one of the address
-        that has most.
+        Unauthenticated connections come first, then idle ones. Among these, the address with most connections loses the
+        one that has been silent longest.
         """
         for given in (
             [each for each in self.open_connections if self.keeper is not None and not each.known],

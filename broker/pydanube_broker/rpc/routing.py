@@ -1,4 +1,4 @@
-"""From the head of a request to the method it calls, looked up once for all requests with the same head."""
+"""Find the method that a request calls. Requests with the same head share one look-up."""
 
 from __future__ import annotations
 

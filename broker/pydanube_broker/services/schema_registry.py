@@ -2,7 +2,7 @@
 
 The messages are those of docs/research/data-plane.md#11-package-danube_schema.
 
-Where the reference broker answers a caller's mistake with INTERNAL, this service uses the proper code. No client
+The reference broker answers some mistakes of callers with INTERNAL. This service uses the proper code. No client
 evaluates these codes. Definitions are returned as they were registered.
 """
 

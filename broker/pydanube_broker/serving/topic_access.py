@@ -72,7 +72,7 @@ class Placed:
 
 
 class Placement:
-    """Where topics are, whichever broker owns them, for clients before they connect to an owner.
+    """Finds the owner of any topic, for clients before they connect to it.
 
     A single broker has the topics that it serves. Each of several brokers has all topics from the catalog's watch,
     moments after they were created. An unknown name is read from the metadata store once, with few concurrent reads,

@@ -104,7 +104,7 @@ def rises_of(rows: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
 
 
 def packed_rows(rows: Iterable[Sequence[int]]) -> bytes:
-    """Return the last row of each minute, in one array. Of equal values the first row and the last."""
+    """Return the last row of each minute, in one array. Of a run of equal rows, the first and the last stay."""
     packed = list[Sequence[int]]()
     for row in {row[0] // STEP_MS: row for row in rows}.values():
         if len(packed) > 1 and packed[-1][1:] == packed[-2][1:] == row[1:]:

@@ -1,9 +1,9 @@
 """Acknowledge only stored records while this broker's lease is over, if other brokers may take its topics over.
 
 With `cluster.on_loss = take_over` the leader takes over a lost broker's topics from its chain when its lease ends. The
-broker may still run then: it stood still, or is cut off from the metadata. From the end of its lease until it is
-registered again and its journal record is open, records count as safe only if the chain has them too, so that no
-message is acknowledged that the next owner does not find. If other brokers fence the chain first, it never has them.
+broker may still run then: it stood still, or is cut off from the metadata. After the end of its lease, records count as
+safe only if the chain has them too, so that every acknowledged message reaches the next owner. This ends when the broker
+is registered again and its journal record is open. If other brokers fence the chain first, it never has these records.
 
 The lease is checked against the clock whenever records become durable, so that a process that stood still holds back
 before anything else of it has run.

@@ -7,7 +7,7 @@ number: `{result}` or `{error}`.
 
 Consumers and producers come before the tier: the process gives way while it writes, less while a backlog grows, and not
 while a consumer waits for it. That takes two settings, because either alone may have no effect. Linux assigns nice
-values to threads, and the threads that write are niced. Where Linux groups processes by session (`sched_autogroup`,
+values to threads, and the threads that write are niced. If Linux groups processes by session (`sched_autogroup`,
 usual outside of containers), it first divides the processor between sessions by the nice value of the session,
 `/proc/self/autogroup`. Any user may raise and lower that value from 0 up. The session has the value of its least
 patient call, also for `_LINGER_S` after it, because the kernel accepts a change only every 100 ms. On other systems the

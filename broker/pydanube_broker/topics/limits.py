@@ -23,7 +23,7 @@ RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset
 #: Thresholds of alerts for each subscription (`pydanube_core.diagnosis.causes.pace`).
 ALERT_KEYS: Final = ("alert_unread_messages", "alert_unread_age_s")
 POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS, *ALERT_KEYS)
-#: Of namespaces and settings: the durability of reliable topics that are created without one.
+#: Policy of namespaces and settings: the durability of reliable topics that are created without one.
 DURABILITY_KEY: Final = "durability"
 DURABILITIES: Final = ("fsynced", "stored")
 MAX_VALUE: Final = (1 << 53) - 1  # the largest integer that JSON keeps exactly

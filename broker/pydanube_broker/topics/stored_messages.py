@@ -60,8 +60,8 @@ async def _near(
 ) -> AsyncIterator[CachedBatch]:
     """Yield the batches of `[start, end)`, reading `max_messages` offsets at a time.
 
-    A reading up to `end` would read and verify a mebibyte of batches for every few small messages. Where offsets have
-    no message, each reading takes twice as many.
+    A reading up to `end` would read and verify a mebibyte of batches for every few small messages. After a reading
+    without messages, the next one reads twice as many offsets.
     """
     fewest = max(1, max_messages)
     start, end, most = max(start, topic.start_offset), min(end, topic.commit), fewest
