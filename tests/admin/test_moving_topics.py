@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import anyio
@@ -17,7 +17,8 @@ from pydanube_admin.peers import Peers
 from pydanube_broker.broker import Broker
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.copying.piece import Piece
-from pydanube_core.errors import ClusterError, DiskFull, NoOwner
+from pydanube_broker.port.brokers import BrokersPart
+from pydanube_core.errors import ClusterError, DiskFull, NoOwner, Unavailable
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.names import TopicName
 
@@ -139,6 +140,37 @@ async def test_a_move_that_fails_is_begun_again_and_ends_as_a_failed_task_and_a_
     again = await ask(asked, "topics.move", topic="refused", to_broker=id_of(target))
     assert (await ended(asked, again["task_id"]))["state"] == "done"
     assert await cancelled() == []
+
+
+async def test_what_could_not_begin_is_begun_again_to_the_same_broker_while_others_are_under_way(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call failed without a task though others were under way, and another attempt chose its broker anew."""
+    await ask(cluster.brokers[1], "topics.create", topic="split", partitions=4)
+    parts = [f"/default/split-part-{n}" for n in range(4)]
+    await until(lambda: all(cluster.serves_name(part) for part in parts))
+    monkeypatch.setattr(following, "FIRST_PAUSE_S", 0.05)
+    asked: list[tuple[str, str | None]] = []
+    move_topic = BrokersPart.move_topic
+
+    async def some(self: BrokersPart, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
+        asked.append((topic, to_broker))
+        if len(asked) == 2:
+            raise Unavailable("the metadata store does not answer", retry_after_ms=10)
+        return await move_topic(self, topic, to_broker)
+
+    monkeypatch.setattr(BrokersPart, "move_topic", some)
+    plan = await ask(cluster.brokers[2], "topics.unload", topic="split", plan_only=True)
+    applied = await ask(cluster.brokers[2], "plans.apply", plan_token=plan["plan_token"])
+    moved = applied["result"]
+    assert moved["moves"] == plan["pinned"]["moves"]
+    assert len({*moved["moves"].values()}) > 1, "not one call for all"
+    task = await ended(cluster.brokers[2], moved["task_id"])
+    assert (task["state"], task["result"]["moves"]) == ("done", moved["moves"])
+    refused = asked[1][0]
+    assert asked.count((refused, moved["moves"][refused])) == 2
+    for part in parts:
+        assert id_of(cluster.owner(part)) == moved["moves"][part]
 
 
 async def test_a_cancelled_task_begins_no_move_again(

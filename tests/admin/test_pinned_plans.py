@@ -137,6 +137,15 @@ async def test_a_cursor_that_was_moved_back_makes_the_plan_of_its_deletion_stale
     assert refused.details["plan"]["blast_radius"]["messages"] == 10
 
 
+async def test_a_revocation_ends_when_its_plan_showed(cluster: Administered) -> None:
+    """A length counted from when the plan was applied."""
+    call = {"kind": "jti", "value": "4711", "expires": "30d"}
+    plan = await cluster("revocations.create", **call, plan_only=True)
+    made = await cluster("revocations.create", **call, plan_token=plan["plan_token"])
+    assert made["expires_at"] == plan["diff"][0]["after"]["expires_at"]
+    assert made["created_at"] >= plan["as_of"]
+
+
 async def test_one_offset_is_skipped_and_the_others_stay(cluster: Administered) -> None:
     plan = await cluster("subscriptions.skip", **OF, offsets="4,6-7", plan_only=True)
     assert "4,6-7" in [each["after"] for each in plan["diff"]]

@@ -129,3 +129,27 @@ async def test_a_broker_hands_over_the_topics_of_a_namespace_that_its_plan_named
     for name in ("/shop/a", "/shop/b"):
         await until(lambda: brokers[1].registry.find(TopicName.parse(name)) is None)  # noqa: B023
     assert brokers[1].registry.find(TopicName.parse("/shop/later")) is not None
+
+
+async def test_a_rebalance_that_is_stale_says_which_topics_moved_though_no_other_move_is_suggested(
+    cluster: SeveralBrokers,
+) -> None:
+    """It was a conflict of the new suggestion: that the numbers of topics differ by at most one."""
+    brokers = cluster.brokers
+    for n in range(3):
+        await ask(brokers[1], "topics.create", topic=f"/default/even-{n}")
+        await place(cluster, f"/default/even-{n}", brokers[1])
+    plan = await ask(brokers[2], "cluster.rebalance", by="topics", plan_only=True)
+    moves = plan["pinned"]["moves"]
+    assert len(moves) == 2
+    for topic, _, target in moves:
+        await ask(brokers[2], "topics.move", topic=topic, to_broker=target)
+        owner = next(broker for broker in brokers.values() if id_of(broker) == target)
+        await until(lambda: owner.registry.find(TopicName.parse(topic)) is not None)  # noqa: B023
+    with pytest.raises(ClusterError) as refused:
+        await ask(brokers[3], "plans.apply", plan_token=plan["plan_token"])
+    assert refused.value.code == "PLAN_STALE"
+    assert "differ by at most one" in refused.value.message
+    assert [(each["path"], each["planned"], each["now"]) for each in refused.value.details["changed"]] == [
+        (f"topics{topic}/owner", source, target) for topic, source, target in moves
+    ]

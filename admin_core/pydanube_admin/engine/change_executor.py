@@ -245,7 +245,7 @@ class ChangeExecutor:
         if held is not None:
             broken_promise = held[0].reversible and not call.operation.can_undo(forecast)
             if is_stale(held[0].revision, forecast) or broken_promise:
-                raise await self._stale(replace(context, pinned=None), call, held[0])
+                raise await self._stale(replace(context, pinned=None), call, held[0], forecast)
         elif call.operation.destroys(forecast):
             if not one_step:
                 raise await self._required(context, call, forecast)
@@ -428,8 +428,8 @@ class ChangeExecutor:
                 plan_id=record.plan_id,
             ).followed_by(self._again(record))
 
-    async def _stale(self, context: Context, call: Call, record: PlanRecord) -> PlanStale:
-        plan = await self._keep(context, call, await self._forecast(context, call))
+    async def _stale(self, context: Context, call: Call, record: PlanRecord, forecast: Forecast) -> PlanStale:
+        """Return the refusal of a stale plan, with a new one if that can be made. `forecast`: of the plan's own objects."""
         before = {each["path"]: each for each in record.diff}
         changed = [
             {
@@ -437,16 +437,28 @@ class ChangeExecutor:
                 "planned": before.get(each["path"], {}).get("before"),
                 "now": each["before"],
             }
-            for each in plan.diff
+            for each in forecast.diff
             if before.get(each["path"], {}).get("before") != each["before"]
         ]
         by = await self._changed_by(call, record)
-        return PlanStale(
+        said = [{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}]
+        stale = (
             f"the values behind the plan {record.plan_id} have changed since it was made, so its effects would not be those "
-            "shown. Nothing was changed. The plan in details shows the effects that it would have now",
+            "shown. Nothing was changed."
+        )
+        try:
+            plan = await self._keep(context, call, await self._forecast(context, call))
+        except ClusterError as error:
+            return PlanStale(
+                f"{stale} No new plan can be made: {error.message}",
+                stale_plan_id=record.plan_id,
+                changed=said,
+            ).followed_by(self._again(record))
+        return PlanStale(
+            f"{stale} The plan in details shows the effects that it would have now",
             plan=plan.model_dump(mode="json"),
             stale_plan_id=record.plan_id,
-            changed=[{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}],
+            changed=said,
         ).followed_by(
             call.operation.apply_call(call.arguments, plan.plan_token, "applies the new plan, once")
         )

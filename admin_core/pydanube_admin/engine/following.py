@@ -61,6 +61,12 @@ class FollowedMoves:
         for topic, target in moves.items():
             self._topics[topic] = _Followed(target, self._before.get(topic))
 
+    def add_refused(self, moves: Mapping[str, str]) -> None:
+        """Follow moves that could not begin, and begin them again after a pause."""
+        again_s = anyio.current_time() + FIRST_PAUSE_S
+        for topic, target in moves.items():
+            self._topics[topic] = _Followed(target, self._before.get(topic), again_s=again_s)
+
     async def until_over(self, begin: Begin, tell: Tell) -> None:
         """Wait until every topic has arrived. A cancelled call leaves the moves under way as they are.
 

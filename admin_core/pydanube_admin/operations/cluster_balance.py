@@ -244,10 +244,15 @@ async def _as_planned(context: Context, moves: Pinned) -> Forecast:
     """Return the forecast of a plan's own moves. It is stale if one of them is not possible any more."""
     takers = set(await context.port.takers())
     lost = []
+    now: dict[str, str | None] = {}
     for topic, source, target in moves:
-        if target not in takers or await _owners(context, topic) != [source]:
+        owners = await _owners(context, topic)
+        if target not in takers or owners != [source]:
             lost.append(topic)
-    return _rebalancing(moves, diff=[], lost=lost)
+            now[topic] = owners[0] if owners else None
+    found = _rebalancing(moves, diff=[], lost=lost)
+    shown = [entry(f"topics{topic}/owner", now.get(topic, source), target) for topic, source, target in moves]
+    return replace(found, diff=shown)
 
 
 def _rebalancing(moves: Pinned, *, diff: Sequence[Mapping[str, Any]], lost: Sequence[str] = ()) -> Forecast:

@@ -317,7 +317,8 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
     before = shown(stored.revocations, made.id, _revocation)
     return Forecast(
         diff=[entry(f"revocations/{made.id}", before, _revocation(made))],
-        basis=[before, request.model_dump()],  # a length counts from when the plan is applied
+        basis=[before, request.model_dump()],
+        pinned={"until_ms": made.until_ms},
     )
 
 
@@ -381,7 +382,7 @@ def _new(context: Context, stored: StoredGrants, request: CreateRevocationReques
         value=value,
         principal_type=request.principal_type if kind is RevocationKind.SUBJECT else "",
         created_ms=now_ms,
-        until_ms=_until_ms(request.expires, now_ms),
+        until_ms=_until_ms(request.expires, now_ms) if context.pinned is None else context.pinned["until_ms"],
     )
     in_force = {key: each for key, each in stored.revocations.items() if not each.is_over(now_ms)}
     check_room(in_force, made.id, "revocations")

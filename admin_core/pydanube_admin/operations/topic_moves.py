@@ -15,6 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 from pydanube_core.errors import (
+    ClusterError,
     Conflict,
     DiskFull,
     InvalidArgument,
@@ -116,7 +117,8 @@ async def _moves_of(context: Context, topic: Topic, to_broker: str | None) -> Ma
     moves: Mapping[str, str] = context.pinned["moves"]
     owners = {log.topic: log.owner for log in topic.logs}
     for log, target in moves.items():
-        if owners.get(log, target) != target:  # else the plan is stale
+        # A log that is gone, or there already, makes the plan stale
+        if owners.get(log, target) != target:
             await context.port.destinations(log, target)
     for target in set(moves.values()):
         await _check_target(context, topic, target)
@@ -185,22 +187,31 @@ async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
     tasks = context.executor.tasks
     tasks.check_follow()
     followed = await FollowedMoves.of(context.port)
-    moves: dict[str, str] = {}
+    begun: dict[str, str] = {}
+    refused: dict[str, str] = {}
     for target in sorted(set(planned.values())):
         logs = [log for log in planned if planned[log] == target]
         for one in [topic.own.topic] if len(logs) == len(topic.logs) else logs:
-            moves |= await context.port.move_topic(one, target)
-    followed.add(moves)
+            try:
+                begun |= await context.port.move_topic(one, target)
+            except ClusterError:
+                if not begun:
+                    raise
+                # Others are under way, which the task must follow. It begins this one again
+                refused |= dict.fromkeys(logs if one == topic.own.topic else [one], target)
+    followed.add(begun)
+    followed.add_refused(refused)
+    moves = begun | refused
 
     async def begin(one: str) -> str:
-        return (await context.port.move_topic(one, request.to_broker))[one]
+        return (await context.port.move_topic(one, moves[one]))[one]
 
     async def follow() -> MovedTopic:
         await followed.until_over(begin, lambda work: tasks.tell(context.call_id, *work))
         return MovedTopic(topic=topic.own.topic, moves=followed.targets)
 
     task_id = await tasks.follow(context, request.model_dump(exclude_none=True), follow())
-    return MovedTopic(topic=topic.own.topic, moves=dict(moves), task_id=task_id)
+    return MovedTopic(topic=topic.own.topic, moves=moves, task_id=task_id)
 
 
 async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
