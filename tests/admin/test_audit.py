@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydanube_admin.engine.audit.audit_chain import FIRST, ChainCheck, KeyTerms, linked, redacted
 from pydanube_admin.operations.audit import MAX_LOOKED_AT
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
-from pydanube_core.errors import DiskFull, JournalReadOnly
+from pydanube_core.errors import DiskFull, JournalReadOnly, Unavailable
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.waiting import turns_during
@@ -177,6 +177,24 @@ async def test_an_altered_record_is_found(cluster: Administered, monkeypatch: py
     monkeypatch.setattr(cluster.broker.port, "read_audit", read)
     found = await cluster("audit.verify")
     assert (found["intact"], found["first_bad_seq"], found["records"]) == (False, 7, 7)
+
+
+async def test_the_audit_is_verified_while_the_metadata_store_takes_no_writes(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed, since it is a task that is kept in that store."""
+    await cluster("topics.create", topic="t")
+
+    async def write_state(*_: Any, **__: Any) -> None:
+        raise Unavailable("the metadata store is read-only", retry_after_ms=1000)
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr(cluster.broker.port, "write_state", write_state)
+        assert (await cluster("audit.verify"))["intact"]
+        assert (await cluster.refused("audit.verify", detach=True)).code == "UNAVAILABLE"
+    assert not (await cluster("tasks.list"))["items"]
+    assert (await cluster("audit.verify"))["intact"]
+    assert [each["state"] for each in (await cluster("tasks.list"))["items"]] == ["done"]
 
 
 @given(

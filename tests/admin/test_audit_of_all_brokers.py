@@ -71,6 +71,8 @@ async def test_chains_are_verified_each_for_itself_and_one_that_is_missing_is_na
     assert [each["broker_id"] for each in verified["chains"]] == ids
     assert verified["intact"]
     assert verified["records"] == sum(each["records"] for each in verified["chains"])
+    tasks = (await ask(first, "tasks.list", filter="audit.verify"))["items"]
+    assert [each["state"] for each in tasks] == ["done"], "one for all brokers"
     exported = await ask(first, "audit.export", broker_id=id_of(second), to="audit.jsonl")
     assert exported["broker_id"] == id_of(second)
     assert exported["other_brokers"] == sorted(set(ids) - {id_of(second)})

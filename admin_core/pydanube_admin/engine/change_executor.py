@@ -25,6 +25,7 @@ from pydanube_core.errors import (
     PlanStale,
 )
 from pydanube_core.facts import Grace
+from pydanube_core.security.identity import relayed_by
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.audit.audit_cut_off import calls_cut_off
@@ -47,7 +48,7 @@ from pydanube_admin.engine.context import AdminOptions, Context, NowMs
 from pydanube_admin.engine.forecast import Forecast, bounded, is_stale
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
-from pydanube_admin.engine.models import Change, Result
+from pydanube_admin.engine.models import Change, Place, Result
 from pydanube_admin.engine.operation import Call, known
 from pydanube_admin.engine.permission import calling
 from pydanube_admin.engine.plan_records import (
@@ -360,7 +361,9 @@ class ChangeExecutor:
         Raises `Conflict`: it was cancelled by `tasks.cancel`.
         """
         context = replace(context, operation=call.operation.name)
-        if not call.operation.long_running:
+        # What is done anywhere comes from another broker only as a part of that broker's task
+        is_part = call.operation.at is Place.ANYWHERE and relayed_by.get()
+        if not call.operation.long_running or is_part:
             return await call.operation.handler(context, call.request)
         task = await self.tasks.begin(context, call, plan_id=plan_id, now_ms=self._now_ms())
         failed: BaseException | None = None

@@ -76,7 +76,7 @@ class Operation(Declared):
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     ends: bool = False  # it replaces or ends something of others, though nothing stored goes
     idempotent: bool = True  # the same call again, token and all, has no further effect
-    long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
+    long_running: bool = False  # may take minutes: it is a task, which shows how far it is
     followed: bool = False  # its work continues after the answer, whose `task_id` names that work
     resumable: bool = False  # if interrupted and started again, it has the same result
     condition: str | None = None  # field of the result: false makes the command end with 6

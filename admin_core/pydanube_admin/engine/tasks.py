@@ -283,8 +283,14 @@ class Tasks:
                 given=dict(call.arguments) if detachment is not None else None,
                 life=self._port.life,
             )
-            await self.sweep(now_ms)
-        await self._put(record)
+        try:
+            if detachment is None or detachment.before is None:
+                await self.sweep(now_ms)
+            await self._put(record)
+        except ClusterError as error:
+            if not _goes_on_unkept(record):
+                raise
+            _log.warning("admin.task_not_kept", extra={"error": str(error)})
         task = asyncio.current_task()
         assert task is not None, "calls run in tasks"
         self._running[record.task_id] = task
@@ -326,7 +332,11 @@ class Tasks:
             ended = replace(ended, state=CANCELLED if was_cancelled else FAILED, code="INTERNAL")
         elif record.detached and result is not None:
             ended = _with_result(ended, result)
-        await self._put(ended)
+        try:
+            await self._put(ended)
+        except ClusterError:
+            if not _goes_on_unkept(record):
+                raise
 
     def cancel(self, task_id: str) -> bool:
         """Request a running task of this process to stop. Return whether it runs here."""
@@ -412,6 +422,11 @@ class Tasks:
         ]
         for start in range(0, len(old), 90):
             await self._port.write_state({PREFIX + each.task_id: None for each in old[start : start + 90]})
+
+
+def _goes_on_unkept(record: TaskRecord) -> bool:
+    """Return whether the call needs no record: a read whose caller waits. It works while the metadata store takes no writes."""
+    return known(record.operation).effect is Effect.READ and not record.detached
 
 
 def _with_result(record: TaskRecord, result: Result) -> TaskRecord:
