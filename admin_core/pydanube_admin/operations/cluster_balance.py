@@ -18,6 +18,7 @@ from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import Change, Effect, NotSeen, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.topic_moves import undo_move
 
 FACTS_AT_ONCE: Final = 200  # topics whose facts are read in one call
@@ -26,14 +27,14 @@ FACTS_AT_ONCE: Final = 200  # topics whose facts are read in one call
 class BalanceRequest(Request):
     by: Annotated[
         Literal["load", "topics"],
-        Field(description="topics: even numbers"),
+        Field(description="topics: equal numbers"),
     ] = "load"
 
 
 class RebalanceRequest(BalanceRequest):
     max_moves: Annotated[
         int | None,
-        Field(ge=1, le=1000, description="Most. Default: balance.max_moves"),
+        Field(ge=1, le=1000, description="Default: balance.max_moves"),
     ] = None
 
 
@@ -174,7 +175,11 @@ async def cluster_balance(context: Context, request: BalanceRequest) -> ClusterB
     """
     balancer = context.executor.balancer
     found = await balancer.suggestion()
-    by_number = await _by_number(context, found, None) if request.by == "topics" else None
+    by_number = None
+    if request.by == "topics":  # which names idle topics: those that the caller may list
+        sight = Sight(context.port, "topics:read")
+        moves = await _by_number(context, found, None)
+        by_number = [move for move in moves if sight.topic(str(TopicName.parse(move.topic).base))]
     return _result(balancer, found, await context.port.takers(), by_number)
 
 
