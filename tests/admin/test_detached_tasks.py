@@ -17,6 +17,7 @@ from pydanube_admin.engine.models import Change
 from pydanube_admin.engine.task_records import INTERRUPTED, PREFIX, TaskRecord, broker_of, task_id_of
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, DiskFull, InvalidArgument
+from pydanube_core.facts import MoveFacts
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_topic, emptied
@@ -320,7 +321,13 @@ async def test_the_audit_has_a_call_that_a_task_follows_at_the_time_of_its_end(
     async def to_another(topic: str, target: str | None = None) -> dict[str, str]:
         return {topic: own}
 
-    async def moves() -> None:
+    looks = 0
+
+    async def moves() -> list[MoveFacts]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:  # before it begins
+            return []
         await cluster.go.wait()
         raise DiskFull("there is no room")
 

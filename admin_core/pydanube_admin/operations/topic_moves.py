@@ -184,6 +184,13 @@ async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
     """Begin to move a topic: its producers and consumers wait for a moment, and nothing is lost."""
     topic = await find_topic(context, request.topic)
     planned = await _moves_of(context, topic, request.to_broker)
+    for move in await context.port.moves():
+        if move.topic in planned:  # the others stay, too: a topic is moved as a whole
+            raise Conflict(
+                f"{move.topic} is on its way to broker {move.target} already: wait until it is there",
+                topic=move.topic,
+                broker_id=move.target,
+            )
     tasks = context.executor.tasks
     tasks.check_follow()
     followed = await FollowedMoves.of(context.port)
