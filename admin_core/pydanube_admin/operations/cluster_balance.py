@@ -241,28 +241,27 @@ async def _some_of(
 Pinned = Sequence[Sequence[str]]  # topic, source and target of each move
 
 
-async def _owners(context: Context, topic: str) -> list[str | None]:
-    return [None if owner is None else owner.broker_id for owner in await context.port.owners(topic)]
-
-
 async def _as_planned(context: Context, moves: Pinned) -> Forecast:
     """Return the forecast of a plan's own moves. It is stale if one of them is not possible any more."""
     takers = set(await context.port.takers())
-    lost = []
-    now: dict[str, str | None] = {}
+    lost: dict[str, str | None] = {}
     for topic, source, target in moves:
-        owners = await _owners(context, topic)
+        found = await context.port.owners(topic)
+        owners = [None if each is None else each.broker_id for each in found]
         if target not in takers or owners != [source]:
-            lost.append(topic)
-            now[topic] = owners[0] if owners else None
-    found = _rebalancing(moves, diff=[], lost=lost)
-    shown = [entry(f"topics{topic}/owner", now.get(topic, source), target) for topic, source, target in moves]
-    return replace(found, diff=shown)
+            lost[topic] = owners[0] if owners else None
+    return _rebalancing(moves, loads=(), lost=lost)
 
 
-def _rebalancing(moves: Pinned, *, diff: Sequence[Mapping[str, Any]], lost: Sequence[str] = ()) -> Forecast:
+def _rebalancing(
+    moves: Pinned, *, loads: Sequence[Mapping[str, Any]], lost: Mapping[str, str | None]
+) -> Forecast:
+    """Return the forecast of moves. `loads`: how they change loads. `lost`: topics that cannot move so, with their owners."""
+    owners = [
+        entry(f"topics{topic}/owner", lost.get(topic, source), target) for topic, source, target in moves
+    ]
     return Forecast(
-        diff=[*(entry(f"topics{topic}/owner", source, target) for topic, source, target in moves), *diff],
+        diff=[*owners, *loads],
         blast_radius=blast_radius(topics=len(moves)),
         image={
             "sources": {topic: source for topic, source, _ in moves},
@@ -291,20 +290,20 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
             verdict=judged.verdict.value,
             retryable=False,
         ).followed_by(next_call("cluster.balance", {}, "shows loads and why"))
-    diff: list[Mapping[str, Any]] = []
+    loads: list[Mapping[str, Any]] = []
     resource = judged.bottleneck.value if judged.bottleneck is not None else "load"
     for move in moves if request.by == "load" else ():
-        diff.append(
+        loads.append(
             entry(
                 f"brokers/{move.source}/{resource}", round(move.source_before, 3), round(move.source_after, 3)
             )
         )
-        diff.append(
+        loads.append(
             entry(
                 f"brokers/{move.target}/{resource}", round(move.target_before, 3), round(move.target_after, 3)
             )
         )
-    return _rebalancing([(move.topic, move.source, move.target) for move in moves], diff=diff)
+    return _rebalancing([(move.topic, move.source, move.target) for move in moves], loads=loads, lost={})
 
 
 @operation(

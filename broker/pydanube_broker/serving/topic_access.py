@@ -359,15 +359,17 @@ class TopicAccess:
 
     def _is_served(self, topic: Placed) -> bool:
         """Return whether a concrete topic's owner is registered, and the topic is not on its way to it."""
-        is_between = self._registry.ownership.is_between(TopicId(topic.topic_id))
-        return topic.broker_url != "" and not topic.waits_for and not is_between
+        return not (self._is_nowhere(topic) or topic.waits_for)
 
     def _is_away(self, topic: Placed, away: str) -> bool:
         """Return whether a concrete topic is at no broker, at the one with this URL, or here and not served yet."""
         # The one address may be a broker's own, and does not identify the owner
         is_there = topic.broker_url == away if self.connect_url is None else bool(topic.waits_for)
-        is_between = self._registry.ownership.is_between(TopicId(topic.topic_id))
-        return topic.broker_url == "" or is_there or is_between
+        return is_there or self._is_nowhere(topic)
+
+    def _is_nowhere(self, topic: Placed) -> bool:
+        """Return whether a concrete topic has no owner, or is on its way to one."""
+        return topic.broker_url == "" or self._registry.ownership.is_between(TopicId(topic.topic_id))
 
     def count_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of a topic that the caller may look up. 0 if it has a log itself."""

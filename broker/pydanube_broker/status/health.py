@@ -95,8 +95,13 @@ def guard_bytes(total_bytes: int, *, min_free_bytes: int, explicit: bool) -> int
     return min_free_bytes if explicit else min(min_free_bytes, total_bytes // RELAXED_SHARE)
 
 
-def ended(why: Fenced) -> Unavailable:
-    """Return the error for clients of a broker whose place another one has: they continue there, as after its death."""
+def ended(why: Fenced | ClusterMismatch) -> ClusterError:
+    """Return the error for clients of a broker that has to end.
+
+    If another broker has its place, they continue there, as after its death.
+    """
+    if isinstance(why, ClusterMismatch):
+        return why
     return Unavailable(
         f"the broker has ended: {why.message}. Messages that were not acknowledged may or may not be stored. Connect again",
         retry_after_ms=500,
@@ -214,7 +219,7 @@ class Health:
     def check_consume(self) -> None:
         """Raise the error that refuses every consumer now. A failed journal can still be read."""
         if self.fenced is not None:
-            raise self._ended(self.fenced)
+            raise ended(self.fenced)
         if self.draining:
             raise Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)
         if self.recovering:
@@ -222,13 +227,9 @@ class Health:
         if (error := self._standing_still()) is not None:
             raise error
 
-    @staticmethod
-    def _ended(why: Fenced | ClusterMismatch) -> ClusterError:
-        return ended(why) if isinstance(why, Fenced) else why
-
     def _publish_error(self) -> ClusterError | None:
         if self.fenced is not None:
-            return self._ended(self.fenced)
+            return ended(self.fenced)
         if self.journal_error is not None:
             return self.journal_error
         if self.draining:

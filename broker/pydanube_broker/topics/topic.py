@@ -387,7 +387,7 @@ class Topic:
             self.open_epoch()  # so that a topic that never had a record has one to hand over
             await self.settled()
         except ClusterError:
-            if self._hub.journal.read_only is None:
+            if self.is_writable:
                 raise
             self._unsafe.clear()
             state.epoch, state.opened = max(state.epoch, self.assigned_epoch), True

@@ -198,9 +198,8 @@ class SubscriptionView:
     moved_forward: CursorMove | None = None
     production: Production | None = None
     departures: Departures | None = None
-    visits: tuple[
-        Departure, ...
-    ] = ()  # the last departures that left no consumer, oldest first, none while one is attached
+    # The last departures that left no consumer, oldest first, none while one is attached
+    visits: tuple[Departure, ...] = ()
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
     refusals: tuple[Refusal, ...] = ()  # of consumers, the last ones in the window
     failing: int = 0  # different open messages that were given back as failed
