@@ -67,6 +67,14 @@ async def ask(broker: Broker, operation: str, /, **arguments: Any) -> dict[str, 
         return await client.call(operation, arguments)
 
 
+async def place(cluster: SeveralBrokers, topic: str, target: Broker) -> None:
+    """Wait until a topic is served, and move it to a broker unless it is there."""
+    await until(lambda: cluster.serves(TopicName.parse(topic)))
+    if cluster.owner(topic) is not target:
+        await ask(target, "topics.move", topic=topic, to_broker=id_of(target))
+        await until(lambda: target.registry.find(TopicName.parse(topic)) is not None)
+
+
 async def answered_by_all(broker: Broker, operation: str, /, **arguments: Any) -> dict[str, Any]:
     """Ask until no broker is left out: on a busy machine one may answer too late."""
     answer: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from pydanube_cli.composition import administered
 from pydanube_core.balance import Policy, Resource
 from pydanube_core.names import TopicName
 
-from tests.admin.test_any_broker_administers import ask
+from tests.admin.test_any_broker_administers import ask, place
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
 from tests.support.waiting import until
@@ -157,12 +157,6 @@ async def test_spread_partitions_stay_apart_where_other_topics_can_even_out_the_
     async def make(settings: Settings) -> AsyncIterator[Broker]:
         async with administered(settings) as (broker, _):
             yield broker
-
-    async def place(cluster: SeveralBrokers, topic: str, target: Broker) -> None:
-        await until(lambda: cluster.serves(TopicName.parse(topic)))
-        if cluster.owner(topic) is not target:
-            await ask(target, "topics.move", topic=topic, to_broker=id_of(target))
-            await until(lambda: target.registry.find(TopicName.parse(topic)) is not None)
 
     async with several_brokers(etcd, tmp_path, make) as cluster:
         brokers = cluster.brokers

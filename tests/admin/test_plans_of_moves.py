@@ -16,7 +16,7 @@ from pydanube_broker.settings.load import Settings
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 
-from tests.admin.test_any_broker_administers import administered, ask
+from tests.admin.test_any_broker_administers import administered, ask, place
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers, until
 
@@ -32,13 +32,6 @@ async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBro
 
     async with several_brokers(etcd, tmp_path, make) as found:
         yield found
-
-
-async def place(cluster: SeveralBrokers, topic: str, target: Broker) -> None:
-    await until(lambda: cluster.serves(TopicName.parse(topic)))
-    if cluster.owner(topic) is not target:
-        await ask(target, "topics.move", topic=topic, to_broker=id_of(target))
-        await until(lambda: target.registry.find(TopicName.parse(topic)) is not None)
 
 
 async def test_a_plan_moves_what_it_showed_though_clients_came_and_topics_were_made(
