@@ -38,8 +38,7 @@ PAGES: Final = (
     "docs/permissions.md", "docs/python.md", "docs/quickstart.md", "docs/reference.md", "docs/security.md", "docs/spark.md", "docs/upgrading.md",
 )  # fmt: skip
 STRINGS: Final = (
-    "admin_core", "cli", "client", "connect", "core/pydanube_core/diagnosis", "core/pydanube_core/telemetry",
-    "spark_diagnostics", "storage", "tui",
+    "admin_core", "broker", "cli", "client", "connect", "core", "spark_diagnostics", "storage", "tui",
 )  # fmt: skip
 
 

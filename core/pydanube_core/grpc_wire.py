@@ -85,11 +85,11 @@ def unpack(packed: bytes, limit: int) -> bytes:
     try:
         message = unpacker.decompress(packed, limit + 1)
     except zlib.error as error:
-        raise WireError(GrpcStatus.INTERNAL, f"a message is not what its encoding says: {error}") from error
+        raise WireError(GrpcStatus.INTERNAL, f"a compressed message cannot be read: {error}") from error
     if len(message) > limit:
         raise too_large(len(message), limit)
     if not unpacker.eof or unpacker.unused_data:
-        raise WireError(GrpcStatus.INTERNAL, "a message is not what its encoding says: it is cut")
+        raise WireError(GrpcStatus.INTERNAL, "a compressed message is cut off")
     return message
 
 

@@ -61,7 +61,7 @@ def system_is_kept(name: str, *, field: str = "topic") -> PermissionDenied:
     """Return the error for a change of the namespace `system` or a topic in it."""
     return PermissionDenied(
         f"{field}: {name} holds the broker's own records, such as the audit, and cannot be changed. The setting "
-        "admin.audit_retention says how long the audit is kept",
+        "admin.audit_retention sets how long the audit is kept",
         field=field,
         value=name,
     )
@@ -124,8 +124,8 @@ def reused(what: str, name: str) -> NameReused:
 def changed_since(what: str) -> Conflict:
     """Return the error for an undo after another change of the same thing."""
     return Conflict(
-        f"{what} was changed again since: undoing the older change would take back the newer one too. Undo that one "
-        "first, or set what you want",
+        f"{what} was changed again since: the undo would also take back the newer change. Undo that one first, or "
+        "set the values themselves",
         field="call_id",
         retryable=False,
     )

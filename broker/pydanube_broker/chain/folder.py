@@ -62,7 +62,7 @@ class ChainFile:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptJournal(
-                f"{file} is damaged ({error!r}): it says which chain in the object store is this journal's. Restore the file "
+                f"{file} is damaged ({error!r}). It names the chain of this journal in the object store. Restore the file "
                 "from a backup",
                 segment=None,
                 offset=0,
@@ -147,7 +147,7 @@ def _write(folder: Path, groups: list[Group], disk: Disk) -> int:
         else:
             raise CorruptObject(
                 f"the journal in {folder} has no segment {path.name}, and its chain in the object store begins later: the "
-                "folder is older than what is kept there. Restore a newer backup",
+                "folder is older than the chain. Restore a newer backup",
                 cause="chain",
             )
         try:

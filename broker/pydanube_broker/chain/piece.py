@@ -232,7 +232,7 @@ def decode_header(data: Buffer, *, journal: int, number: int) -> PieceHeader:
             value=version,
         )
     if (of, own) != (journal, number):
-        raise _corrupt(journal, number, f"it says that it is piece {own} of journal {of}")
+        raise _corrupt(journal, number, f"its header names piece {own} of journal {of}")
     return PieceHeader(
         number=own, term=term, stored_lsn=stored, journal=of, random=random, before=before, body_digest=body,
         body_bytes=body_bytes,

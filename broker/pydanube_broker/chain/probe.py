@@ -42,9 +42,9 @@ async def check_create_only(store: ChainStore, cluster: str, url: str) -> None:
                 await store.delete(key)
     if not kept:
         raise StoreUnsuitable(
-            f"the object store {url} replaces an object that is to be made only where its name is free "
-            "(If-None-Match: *), so a lost broker could not be kept out: topics cannot be stored there. Use another "
-            "store for tier.url, such as S3, Google's, Azure's or a folder, or durability fsynced without journal.copy",
+            f"the object store {url} ignores If-None-Match: * and replaces an object that exists, so a lost broker "
+            "could not be fenced: topics cannot be stored there. Use another store for tier.url, such as S3, Google's, "
+            "Azure's or a folder, or durability fsynced without journal.copy",
             store=url,
             field="tier.url",
         )

@@ -92,8 +92,8 @@ async def fenced_end(
     while taken < MOST_IN_FLIGHT:
         if place.term > term:
             raise Fenced(
-                f"journal {journal} was taken over under term {place.term}, this broker acts under term {term}: it is "
-                "another broker's to continue"
+                f"journal {journal} was taken over under term {place.term}, this broker acts under term {term}: another "
+                "broker continues it"
             )
         made, data = encode_piece(
             place,

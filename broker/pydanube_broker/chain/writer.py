@@ -356,7 +356,7 @@ class ChainWriter:
             return True
         raise Fenced(
             f"another process has continued the chain of journal {self._journal} at piece {own.number}, under term "
-            f"{found.term}: this broker acknowledges nothing more. Look which broker has its topics, and start this one again"
+            f"{found.term}: this broker acknowledges nothing more. See which broker owns its topics, and start this one again"
         )
 
     def _advance(self) -> None:

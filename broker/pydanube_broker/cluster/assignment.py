@@ -104,7 +104,7 @@ def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: boo
     """Raise `Conflict` if the assignment would abandon another broker's unreplicated log, or interrupt a move."""
     if current is not None and current.stage is not Stage.SERVING and not take_over:
         raise Conflict(
-            f"{current.topic} is {current.stage}: what is handed over with it goes by the steps of its move",
+            f"{current.topic} is {current.stage}: only the steps of its move may hand over messages",
             topic=str(current.topic),
             owner=str(current.broker_id),
             epoch=str(current.epoch),
@@ -113,7 +113,7 @@ def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: boo
         return
     raise Conflict(
         f"{current.topic} belongs to broker {current.broker_id}, which has not sealed it: drain or move it, or take "
-        "it over knowing what is lost",
+        "it over and accept the loss of its last messages",
         topic=str(current.topic),
         owner=str(current.broker_id),
         epoch=str(current.epoch),
@@ -234,7 +234,9 @@ class Assigner:
                 item = await self._store.get(key)
                 if item is not None:
                     return [Assignment.of(item.key, item.value)]
-        raise Conflict(f"others assigned {topic.name} {_ATTEMPTS} times", topic=topic.name)
+        raise Conflict(
+            f"other brokers changed the assignment of {topic.name} {_ATTEMPTS} times", topic=topic.name
+        )
 
     async def assign_all(
         self,

@@ -451,7 +451,7 @@ class Coordinator:
     async def _take_over(self, stack: AsyncExitStack) -> None:
         """Take all topics. Delete the registrations of other brokers, and the assignments of deleted topics."""
         self._election = await stack.enter_async_context(Election(self._store, self.membership.registration))
-        assert self.leads(), "nobody else can open the store"
+        assert self.leads(), "only the leader opens the store"
         await self.catalog.resume()
         if self.catalog.raises_format:
             await self._raise_format()

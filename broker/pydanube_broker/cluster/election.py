@@ -174,7 +174,7 @@ class Election:
                 change.require(
                     ModRevision(keys.incarnation_key(own.broker_id), own.revision),
                     Conflict(
-                        f"another life of broker {own.broker_id} has registered: this one may not lead",
+                        f"broker {own.broker_id} has registered again since: this process may not lead",
                         broker_id=str(own.broker_id),
                         incarnation=own.incarnation,
                     ),

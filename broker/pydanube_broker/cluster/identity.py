@@ -39,7 +39,7 @@ class Identity:
         level = found.get("metadata_format", 1)
         if level > _SUPPORTED:
             raise FormatTooNew(
-                f"metadata key {IDENTITY} says that the metadata have format {level}, this build reads up to {_SUPPORTED}: "
+                f"the metadata have format {level} (key {IDENTITY}), this build reads up to {_SUPPORTED}: "
                 "start the newer build",
                 key=IDENTITY,
                 value=level,

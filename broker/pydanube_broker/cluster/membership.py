@@ -372,13 +372,15 @@ class Membership:
         )
 
 
-_ONCE_MORE: Final = "Started once more it writes what only its journal has to lost+found in the object store"
+_ONCE_MORE: Final = (
+    "If it is started again, it writes messages that only its journal has to lost+found in the object store"
+)
 
 
 def was_removed(broker_id: BrokerId, tail: str = _ONCE_MORE) -> Fenced:
     """Return the error for a broker that was removed (`removal`). `tail`: a sentence on its remaining data."""
     return Fenced(
-        f"broker {broker_id} was removed from the cluster, and its topics went to others: it takes nothing more. {tail}. "
+        f"broker {broker_id} was removed from the cluster, and other brokers own its topics now. {tail}. "
         "Give a new broker an empty --data-dir",
         broker_id=str(broker_id),
     )
@@ -400,8 +402,8 @@ async def check_nobody_registered(store: MetadataStore, url: str) -> None:
     if members:
         names = ", ".join(str(keys.number_in_key(item.key)) for item in members)
         raise Conflict(
-            f"brokers are registered on {url} ({names}): stop all of them, and wait for 10 s where one was killed, or "
-            "where etcd was restored with what it knew of them. Nothing was changed",
+            f"brokers are registered on {url} ({names}): stop all of them. Wait for 10 s if one was killed, or if the "
+            "restored etcd has leases of brokers. Nothing was changed",
             field="metadata.url",
             value=url,
         )

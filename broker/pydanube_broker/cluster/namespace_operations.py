@@ -95,7 +95,7 @@ class Namespaces:
         await self._records.change(mark)
         if not await self.settle(name):
             raise NamespaceNotEmpty(
-                f"namespace {name} got a topic meanwhile. Delete it first", field="namespace", value=name
+                f"namespace {name} has a new topic. Delete it first", field="namespace", value=name
             )
 
     async def settle(self, name: str) -> bool:

@@ -311,7 +311,7 @@ class TopicCatalog:
                 return {"options": {**settings.options, FAILED_OVER_TO: mark}}
             if taken != cluster:
                 raise Conflict(
-                    f"{topic} was failed over to the cluster {taken}, and cannot be to {cluster}, too",
+                    f"{topic} was failed over to the cluster {taken} already, so it cannot fail over to {cluster}",
                     topic=str(topic),
                     cluster=taken,
                 )

@@ -124,7 +124,7 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
     if first > topic.commit:
         raise Diverged(
             f"{topic.name} ends at offset {topic.commit}, and its mirror at {first}: the source was restored to an older "
-            "state. The mirror keeps what it has. Fail over to it, or delete it and copy again",
+            "state. The mirror keeps its messages. Fail over to it, or delete it and copy again",
             topic=topic.name,
             next_offset=topic.commit,
         )
@@ -137,7 +137,7 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
     if found_ms is not None and found_ms != request.previous_time_ms:
         raise Diverged(
             f"{topic.name} has another message at offset {first - 1} than its mirror: the source was restored to an "
-            "older state and written since. The mirror keeps what it has. Fail over to it, or delete it and copy again",
+            "older state and written since. The mirror keeps its messages. Fail over to it, or delete it and copy again",
             topic=topic.name,
             offset=first - 1,
         )

@@ -195,7 +195,7 @@ def _decode_state(data: memoryview, topic_id: int) -> LogState:
     states = decode_head(data)
     _require(list(states) == [topic_id], "its state is of another topic")
     state = states[topic_id]
-    _require(encode_state(state) == bytes(data), "its state holds more than it says")
+    _require(encode_state(state) == bytes(data), "its state has bytes behind its end")
     return state
 
 
@@ -264,13 +264,13 @@ def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
             ),
         )
         at += slots
-    _require(at == len(data), "what consumers hold is longer than it says")
+    _require(at == len(data), "the holdings of consumers have bytes behind their end")
     yield from found.values()
 
 
 def _decode_ranges(data: memoryview, at: int, count: int) -> tuple[Held, ...]:
     stop = at + count * _HELD.size
-    _require(stop <= len(data), "what a consumer holds is cut off")
+    _require(stop <= len(data), "the holdings of a consumer are cut off")
     found = []
     for start, end, left_ms in _HELD.iter_unpack(data[at:stop]):
         _require(start < end, "a consumer holds an empty range")
@@ -286,7 +286,7 @@ def _decode_batches(data: memoryview, count: int) -> Iterator[memoryview]:
         _require(at + length <= len(data), "a batch is cut off")
         yield data[at : at + length]
         at += length
-    _require(at == len(data), "its batches are longer than they say")
+    _require(at == len(data), "its batches have bytes behind their end")
 
 
 def _check_batches(batches: Iterable[memoryview], first: int, end: int) -> None:

@@ -30,7 +30,7 @@ async def pieces_of(
     """
     state, end = topic.state, topic.commit
     if last and end != state.next_offset:
-        raise JournalReadOnly(f"topic {topic.name}: what it took last is not committed", topic=topic.name)
+        raise JournalReadOnly(f"topic {topic.name}: its last messages are not committed", topic=topic.name)
     size, batches = 0, list[Buffer]()
     begin = state.needed_offset if first is None else first
     at = max(begin, state.needed_offset)

@@ -98,7 +98,7 @@ async def adopt(settings: Settings, *, dry_run: bool = False, say: Say = lambda 
         options = options_of(settings)
         if home is not None and home.metadata != str(options.address):
             raise ClusterMismatch(
-                f"{folder} was about to become the cluster on {home.metadata} when that was interrupted, and may be it by now: "
+                f"the move of {folder} to {home.metadata} was interrupted and may be complete: "
                 f"go on with --metadata {home.metadata}",
                 field="metadata.url",
                 value=str(options.address),
@@ -133,7 +133,7 @@ def checked_folder(settings: Settings) -> Path:
     """Check the stopped broker's directory in the settings, and return it. Nothing is opened. Raises as `adopt`."""
     if settings.metadata.url == EMBEDDED or settings.data.dir is None:
         raise InvalidArgument(
-            "say where the cluster's metadata is: --metadata etcd://host:2379/prefix",
+            "give the address of the cluster's metadata: --metadata etcd://host:2379/prefix",
             field="metadata.url",
             value=settings.metadata.url,
         )
@@ -181,9 +181,9 @@ class _Move:
         if page.items:
             what = "another cluster" if identity is not None else "something else"
             raise ClusterMismatch(
-                f"{self._url} holds {what} ({page.items[0].key}). Nothing was changed. A lone broker is moved to a prefix of its own, "
-                "which is empty: choose another --metadata. Other brokers join it there afterwards. Two clusters are not made one, as "
-                "both have given out the same ids: let its producers go to the other, and its consumers read here to the end",
+                f"{self._url} holds {what} ({page.items[0].key}). Nothing was changed. A lone broker moves to an empty prefix of its "
+                "own: choose another --metadata. Other brokers join it there afterwards. Two clusters cannot be merged, because both "
+                "have given out the same ids: let producers write to the other cluster, and consumers read this one to the end",
                 field="metadata.url",
                 value=self._url,
             )

@@ -128,7 +128,7 @@ async def recover(
         home = Home.read(folder)
         if home is None:
             raise ClusterMismatch(
-                f"{folder} has never been on etcd: there is nothing in it that a restored etcd lacks",
+                f"{folder} has never been on etcd, so a restored etcd lacks nothing of it",
                 field="data.dir",
                 data_dir=str(folder),
             )
@@ -233,8 +233,8 @@ class _OneDirectory:
         name = await self._etcd.get(CLUSTER_KEY)
         if name is None:
             raise ClusterMismatch(
-                f"{self._url} was restored from a snapshot of before any broker of it was ready: there is nothing in it to go on "
-                "with. Restore a newer one",
+                f"{self._url} was restored from a snapshot that is older than the first start of any broker, so it holds no "
+                "cluster. Restore a newer snapshot",
                 field="metadata.url",
                 value=self._url,
             )
@@ -371,7 +371,7 @@ class _OneDirectory:
         count, where = await rest.write(left)
         if not count:
             return None
-        self._say(f"{count} objects of topics that etcd does not know are in {where}")
+        self._say(f"{count} objects of topics that etcd does not have are in {where}")
         return where
 
     async def _resident(self) -> Resident:

@@ -215,7 +215,7 @@ def read_format(path: Path) -> int | None:
         version, known = None, False
     if not known:
         raise DataDirForeign(
-            f'{file} is not ours or damaged: it should say {{"format_version": {FORMAT_VERSION}}}',
+            f'{file} is not ours or damaged: it should hold {{"format_version": {FORMAT_VERSION}}}',
             field="data.dir",
             value=str(path),
         )

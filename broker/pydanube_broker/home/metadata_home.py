@@ -85,8 +85,8 @@ class Home:
             return None
         except (OSError, ValueError, TypeError) as error:
             raise ClusterMismatch(
-                f"{file} cannot be read ({error}): it says to which cluster this directory belongs. Restore it from a "
-                "backup of the directory",
+                f"{file} cannot be read ({error}). It names the cluster of this directory. Restore it from a backup of the "
+                "directory",
                 field="data.dir",
                 value=str(folder),
             ) from error
@@ -160,7 +160,7 @@ def check_settings(settings: Settings) -> None:
     options_of(settings)
     if settings.data.dir is None:
         raise InvalidArgument(
-            "--memory and --metadata exclude each other: what etcd knows of would be gone with the process",
+            "--memory and --metadata exclude each other: etcd would list topics that ended with the process",
             field="metadata.url",
             value=settings.metadata.url,
         )
@@ -223,7 +223,7 @@ async def opened_metadata(
     _check_not_between(home, folder)
     if (folder / SQLITE).exists():
         raise _mismatch(
-            f"{folder} is a lone broker's: its topics are in {SQLITE}, of which etcd knows nothing. Start it without "
+            f"{folder} is a lone broker's: its topics are in {SQLITE} and not on etcd. Start it without "
             f"--metadata, or move it there: danube cluster adopt {folder} --metadata {settings.metadata.url}",
             folder,
         )
@@ -312,7 +312,7 @@ async def _settle(
     await check_not_older(store, url, folder)
     if home is None and newest:
         raise CorruptJournal(
-            f"{folder} holds messages, and neither {CLUSTER_FILE} nor {SQLITE} says to which topics they belong. Nothing was "
+            f"{folder} holds messages, and neither {CLUSTER_FILE} nor {SQLITE} is there to name their topics. Nothing was "
             "changed. Restore the whole directory from a backup, or choose another --data-dir",
             value=str(folder),
         )
@@ -392,7 +392,7 @@ def check_home(
         raise was_put_back(*seen.against(gave_out))
     if found is not None and home.recovery != found.recovery:
         raise _mismatch(
-            f"{url} was restored from an older snapshot and recovered without {folder}, which it knows too little of. "
+            f"{url} was restored from an older snapshot and recovered without {folder}, whose later changes it lacks. "
             f"Nothing was changed. Recover it, then start it: danube cluster recover {folder} --metadata {url}",
             folder,
         )

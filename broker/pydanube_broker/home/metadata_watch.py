@@ -97,8 +97,8 @@ def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
     if resident is None or resident.life == home.life:
         return None
     return Fenced(
-        f"{resident.named} has taken the place of this broker on {home.metadata}: this one takes nothing more "
-        "and ends. Its data directory is as it was, with all that only its journal holds",
+        f"{resident.named} has taken the place of this broker on {home.metadata}: this one accepts nothing more "
+        "and ends. Its data directory is unchanged and keeps the messages that only its journal has",
         broker_id=resident.broker_id,
         data_dir=resident.data_dir,
     )

@@ -108,7 +108,7 @@ async def write_compared(store: MetadataStore, writes: list[Put], *, where: str,
         each.key: each.value for each in writes
     }:
         raise ClusterMismatch(
-            f"{where} does not hold what was written there: somebody else writes there too. Choose a place of its own",
+            f"{where} does not hold the bytes that were written: another program writes there too. Choose a place of its own",
             field="metadata.url",
             value=where,
         )
@@ -165,7 +165,7 @@ def _copy(source: ObjectStore, target: ObjectStore, cluster: str, say: Say, *, l
             target.put(key, source.read(key, 0, size))
         if there.get(key, size) != size or _digest(target, key, size) != _digest(source, key, size):
             raise CorruptObject(
-                f"{key} in {target.url} is not what it is in {source.url}: remove that object there, or choose a place that is empty",
+                f"{key} in {target.url} differs from {source.url}: remove that object there, or choose a place that is empty",
                 store=target.url,
                 key=key,
                 cause="differs",

@@ -78,7 +78,7 @@ class Place(Enum):
     """Where records of a kind may be."""
 
     SEGMENT_START = "first of a segment, and nowhere else"
-    JOURNAL = "anywhere behind it; says nothing of a topic"
+    JOURNAL = "anywhere behind it, about no topic"
     OPEN_TOPIC = "anywhere behind the TOPIC_OPEN of its topic, and before its TOPIC_CLOSE"
     TOPIC = "anywhere behind the first; begins or ends its topic"
     NEVER = "not written by this version"
@@ -98,15 +98,15 @@ RULES: Final[dict[RecordKind, KindRule]] = {
         Place.SEGMENT_START, "the same, in a file of its own that the body names"
     ),
     RecordKind.MARK: KindRule(
-        Place.JOURNAL, "nothing: its header says how much before it is on stable storage"
+        Place.JOURNAL, "nothing: its header names the end of the stable bytes before it"
     ),
     RecordKind.TOPIC_OPEN: KindRule(
         Place.TOPIC, "the topic exists from here on, with an epoch and a start offset"
     ),
-    RecordKind.TOPIC_CLOSE: KindRule(Place.TOPIC, "the topic is gone, with all that was said of it"),
+    RecordKind.TOPIC_CLOSE: KindRule(Place.TOPIC, "the topic ends, with all records about it"),
     RecordKind.RELEASE: KindRule(
         Place.TOPIC,
-        "what stands here of the topic, up to an epoch and an offset, is another broker's: it is forgotten",
+        "another broker owns the topic up to an epoch and an offset: the records here are ignored",
     ),
     RecordKind.ADOPT: KindRule(
         Place.OPEN_TOPIC,
@@ -116,14 +116,14 @@ RULES: Final[dict[RecordKind, KindRule]] = {
         Place.OPEN_TOPIC, "its messages are the topic's next; its producer has sent them"
     ),
     RecordKind.SESSION: KindRule(
-        Place.OPEN_TOPIC, "a producer session: opened, or somebody else's; the last counts"
+        Place.OPEN_TOPIC, "a producer session: opened here or elsewhere. The last record counts"
     ),
     RecordKind.CURSOR: KindRule(
-        Place.OPEN_TOPIC, "a change of one subscription's cursor, folded into what it was"
+        Place.OPEN_TOPIC, "a change of one subscription's cursor, added to the former one"
     ),
-    RecordKind.TRIM_PREFIX: KindRule(Place.OPEN_TOPIC, "messages below its offset are given up"),
+    RecordKind.TRIM_PREFIX: KindRule(Place.OPEN_TOPIC, "messages below its offset are dropped"),
     RecordKind.TRUNCATE_SUFFIX: KindRule(
-        Place.NEVER, "kept for replicas, which give up what was not agreed on"
+        Place.NEVER, "reserved for replicas, which drop messages without a quorum"
     ),
     RecordKind.PRODUCER: KindRule(Place.NEVER, "as SESSION, from before there were tokens: still read"),
 }

@@ -114,13 +114,16 @@ def _open_segment(path: Path, disk: Disk) -> SegmentFile:
         )
     if path.stem != f"{base:020d}":
         raise CorruptJournal(
-            f"journal segment {path.name} says it starts at {base}", segment=path.name, offset=0, value=base
+            f"journal segment {path.name} has the start {base} in its header",
+            segment=path.name,
+            offset=0,
+            value=base,
         )
     if actual < size:
         raise CorruptJournal(
-            f"journal segment {path.name} has {actual} bytes and was made with {size}: it has been cut, and "
-            "acknowledged messages may have been cut off. Restore the file from a backup. To go on with what is "
-            f"left of it: truncate -s {size} {path}",
+            f"journal segment {path.name} has {actual} bytes and was made with {size}: it was cut, and acknowledged "
+            "messages may be lost. Restore the file from a backup. To go on with the rest of it: "
+            f"truncate -s {size} {path}",
             segment=path.name,
             offset=actual,
             value=actual,
@@ -132,8 +135,8 @@ def unreadable(path: Path, position: int, error: OSError) -> CorruptJournal | Un
     """Return the error for a segment that cannot be read."""
     if error.errno in (errno.EIO, errno.ENOENT):
         return CorruptJournal(
-            f"journal segment {path.name} cannot be read at byte {position}: {error}; "
-            "restore the file from a backup",
+            f"journal segment {path.name} cannot be read at byte {position}: {error}. "
+            "Restore the file from a backup",
             segment=path.name,
             offset=position,
         )
@@ -292,7 +295,7 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
         return _corrupt(bad, address, "it was on stable storage when a later record was written")
     data, at = contents(bad), address - bad.base
     if not _torn(data, bad.base, at):
-        return _corrupt(bad, address, "it is whole on disk, but not what was written")
+        return _corrupt(bad, address, "it is whole on disk, but differs from the bytes that were written")
     if not _is_zero(data[at : at + HEADER_BYTES]):
         found.torn_bytes += 1  # a minimum, because without its header the record's length is unknown
     found.proven = min(found.proven, found.end)
@@ -345,8 +348,8 @@ def _missing(segment: SegmentFile, end: int) -> CorruptJournal:
 def _head_missing(segment: SegmentFile) -> CorruptJournal:
     name = checkpoint_path(segment.path.parent, segment.base).name
     return CorruptJournal(
-        f"{name}, the state of all topics at the start of {segment.path.name}, is missing or damaged, and what it holds is "
-        "nowhere else any more. Nothing was changed. Restore the file from a backup",
+        f"{name}, the state of all topics at the start of {segment.path.name}, is missing or damaged, and no other file has "
+        "its contents. Nothing was changed. Restore the file from a backup",
         segment=name,
         offset=0,
         lsn=segment.base,

@@ -83,7 +83,7 @@ def why_left_out(topic: SourceTopic) -> str | None:
         return "it belongs to its cluster's own namespace"
     names = [name for name, _, _ in topic.logs]
     if not topic.partitioned and names != [str(topic.name)]:
-        return "its log has not its name"
+        return "its log has another name"
     if topic.partitioned and names != [str(topic.name.part(index)) for index in range(len(names))]:
         return "its partitions are not numbered from 0 without a gap"
     return None
@@ -91,7 +91,7 @@ def why_left_out(topic: SourceTopic) -> str | None:
 
 def remade(source: str, mirror: str) -> str:
     return (
-        f"{source} was deleted and made again at the source, so that its messages are others. The mirror keeps what it has. "
+        f"{source} was deleted and made again at the source, so its messages differ. The mirror keeps its messages. "
         f"Fail over to it, or delete {mirror}, and it is copied again"
     )
 

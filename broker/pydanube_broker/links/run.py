@@ -153,7 +153,7 @@ class LinkRun:
         """Take the source's list. Raises `InvalidArgument`: the source is this cluster, or has its name."""
         if found.cluster == self._here():
             raise InvalidArgument(
-                f"the source's name is {found.cluster}, as this cluster's: it is the same one, or cannot be told from it. Delete "
+                f"the source and this cluster have the same name, {found.cluster}: they are one cluster, or look like one. Delete "
                 f"the link {self.link.name}, and name brokers of another cluster",
                 field="source",
                 value=self.link.source,
@@ -395,7 +395,7 @@ class LinkRun:
             if not any(TopicPattern.parse(each).matches(name) for each in self.link.topics):
                 return NotThere(
                     LEFT_OUT,
-                    f"it is of a former link of the name {self.link.name}, and no pattern matches it",
+                    f"it belongs to a former link {self.link.name}, and no pattern matches it",
                 )
             if not self._known:
                 return NotThere(UNREACHABLE, None if self._error is None else self._error.message)

@@ -443,7 +443,7 @@ class Mover:
                     await self._doors.make_safe(participant.record)
                     return None
                 return Unavailable(
-                    f"the object store did not have {participant.record.topic} within {_COPY_END_S:.0f} s"
+                    f"the object store did not receive {participant.record.topic} within {_COPY_END_S:.0f} s"
                 )
             except Unavailable as error:
                 self._failed("move_not_copied", topic_id, error)

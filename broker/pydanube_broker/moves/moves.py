@@ -414,7 +414,7 @@ class Moves:
             return [(record, spread[record.topic_id]) for record in records]
         if target not in self.takers():
             raise InvalidArgument(
-                f"broker {target} takes no topics; {', '.join(map(str, self.takers()))} would",
+                f"broker {target} takes no topics. Choose one of {', '.join(map(str, self.takers()))}",
                 field="to_broker",
                 value=str(target),
             )

@@ -250,7 +250,7 @@ class Participant:
             self._copying = record.epoch
             return [*self._hold(Phase.COPYING_AHEAD), CopyAhead(self.turn)]
         if record.move.ready != self.incarnation:
-            why = Unavailable(f"broker {self._me} was restarted, and what it had copied is gone")
+            why = Unavailable(f"broker {self._me} was restarted, and its copy is gone")
             return [*self._hold(Phase.AWAY), *self._commit(cancel(record, self.revision, why))]
         self._copying = record.epoch
         return [*self._hold(Phase.COPYING), CopyEnd(self.turn, self.revision)]

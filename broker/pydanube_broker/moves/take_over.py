@@ -190,7 +190,7 @@ class TakeOvers:
         async def decide(change: Change) -> None:
             item = await change.read(key)
             if item is None or item.mod_revision != found.revision:
-                raise Conflict(f"{key} was changed meanwhile", retryable=True)
+                raise Conflict(f"{key} was changed by another broker", retryable=True)
             change.require(guard, Conflict("another broker leads", retryable=True))
             change.put(key, after)
 
@@ -215,7 +215,7 @@ def _copied(broker_id: BrokerId, item: KeyValue | None) -> JournalRecord:
 
 def without_a_chain(broker_id: BrokerId) -> Conflict:
     return Conflict(
-        f"broker {broker_id} did not copy its journal into the object store, so nothing is known of its topics there: "
+        f"broker {broker_id} did not copy its journal into the object store, so its topics cannot be read there: "
         "start it again on its data directory, or remove it with brokers.remove if that is gone for good",
         broker_id=str(broker_id),
         reason="no_copy",

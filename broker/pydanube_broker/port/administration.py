@@ -88,7 +88,7 @@ def _read(file: Path) -> bytes | None:
         found = os.fstat(source.fileno())
         if sys.platform != "win32":
             if found.st_mode & stat.S_IRWXO:
-                raise ValueError("everybody on this machine may read or write it: chmod 600")
+                raise ValueError("every user of this machine may read or write it: chmod 600")
             if found.st_uid not in (0, os.geteuid()):
                 raise ValueError("it is another user's")
         text = source.read(2 * KEY_BYTES + 2)

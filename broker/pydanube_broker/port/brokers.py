@@ -89,8 +89,8 @@ class BrokersPart:
             found.append(
                 Reason(
                     code="NO_LEADER",
-                    message="no broker leads the cluster now: one does within seconds of the lease's end. Topics that "
-                    "nobody owns wait for it",
+                    message="no broker leads the cluster now: one does within seconds of the lease's end. Topics without "
+                    "an owner wait for it",
                 )
             )
         return tuple(found)
@@ -100,7 +100,7 @@ class BrokersPart:
         found = health.without_metadata()
         if (error := health.metadata_away) is None:
             return found
-        message = f"no change can be made, messages flow on: {error.message}"
+        message = f"changes are refused, and messages flow on: {error.message}"
         return (Reason(code=error.code, message=message), *found)
 
     def _crowded(self) -> tuple[Reason, ...]:

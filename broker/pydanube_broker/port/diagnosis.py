@@ -225,7 +225,7 @@ class DiagnosisPart(SubscriptionsPart):
             as_of_ms=now_ms(),
             unobservable=(
                 "refusals of a single producer: they are counted for the topic as a whole",
-                "what the producer has not sent yet",
+                "messages that the producer has not sent yet",
             ),
         )
 

@@ -62,7 +62,7 @@ def _without_version(data: bytes, *, key: str) -> bytes:
     version = body.pop("version")
     if version > RECORD_VERSION:
         raise FormatTooNew(
-            f"metadata key {key} has record version {version}, this broker knows {RECORD_VERSION}: upgrade it",
+            f"metadata key {key} has record version {version}, this broker reads {RECORD_VERSION}: upgrade it",
             key=key,
             value=version,
             limit=RECORD_VERSION,

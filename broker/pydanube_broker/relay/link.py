@@ -40,7 +40,7 @@ class Leg:
 
     def on_reset(self, code: int, why: str) -> None:
         if code == ErrorCode.ENHANCE_YOUR_CALM:
-            why = why or "the client did not read what it was sent, and others waited for its room"
+            why = why or "the client did not read its messages, and other calls waited for the room"
         self.on_lost(why or f"the stream was reset: {code:d}", untouched=code == ErrorCode.REFUSED_STREAM)
 
     def on_lost(self, why: str, *, untouched: bool) -> None:

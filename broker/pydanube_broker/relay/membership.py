@@ -240,7 +240,7 @@ class Membership:
 
 def not_a_member() -> ClusterError:
     return PermissionDenied(
-        "the call says that a broker relayed it, and does not prove that the broker is of this cluster: leave "
+        "the call claims to be relayed, without a proof that its sender is a broker of this cluster: leave "
         f"{RELAYED.decode()} out",
         field=RELAYED.decode(),
     )

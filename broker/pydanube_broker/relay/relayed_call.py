@@ -98,7 +98,7 @@ class RelayedCall(Leg):
 
     def handle_here(self) -> None:
         """Hand the call back to this broker's handler, which serves the topic now."""
-        assert isinstance(self.call, OneRequest), "streams that go on are opened anew by their clients"
+        assert isinstance(self.call, OneRequest), "clients open streams again themselves"
         self.call.again()
 
     def over(self) -> None:

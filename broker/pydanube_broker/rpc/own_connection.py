@@ -197,7 +197,7 @@ class OwnConnection(asyncio.Protocol):
 
     def _counted(self, keeper: Keeper, head: CallHead) -> ClusterError | None:
         """Count the connection with its first caller. Return an error if the caller has too many."""
-        assert head.identity is not None, "whoever calls is known"
+        assert head.identity is not None, "each call has an identity"
         try:
             self._ended = keeper.opened(head.identity)
         except QuotaExceeded as error:

@@ -175,6 +175,6 @@ class PeerMemory:
         return Reason(
             code="PEER_MEMORY",
             message=f"{self.held_bytes} of {self.limit_bytes} bytes are held for connected clients{most}. Since the start, {self.closed} "
-            "connections were closed because of this bound. Find who sends halves of messages or reads nothing, or raise "
+            "connections were closed because of this bound. Find clients that send halves of messages or read nothing, or raise "
             "server.peer_memory_bytes",
         )

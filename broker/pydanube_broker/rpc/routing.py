@@ -126,7 +126,7 @@ class CallHead:
         self.gzip = encoding == b"gzip"
         if encoding not in (b"identity", b"gzip"):
             self._refuse(
-                GrpcStatus.UNIMPLEMENTED, f"grpc-encoding {ascii(encoding)[1:]}: identity, gzip are known"
+                GrpcStatus.UNIMPLEMENTED, f"grpc-encoding {ascii(encoding)[1:]}: use identity or gzip"
             )
             return
         try:

@@ -94,7 +94,7 @@ class TopicSchemas:
         chosen = self.registry.index.version(record.schema_id, version)
         if min_version is not None and chosen.version < min_version:
             raise SchemaNotFound(
-                f"the latest version of subject {subject!r} is {chosen.version}, the producer asks for at least "
+                f"the latest version of subject {subject!r} is {chosen.version}, the producer needs at least "
                 f"{min_version}: register it first",
                 field="min_version",
                 value=min_version,

@@ -74,7 +74,7 @@ def _member(kind: type[T], text: str, field: str) -> T:
     except ValueError:
         allowed = [member.value for member in kind]
         raise InvalidArgument(
-            f"{field} {text[:60]!r} is not known: use one of {', '.join(allowed)}",
+            f"{field} {text[:60]!r} does not exist: use one of {', '.join(allowed)}",
             field=field,
             value=text[:60],
             allowed=allowed,

@@ -129,7 +129,7 @@ def _signing(text: bytes, wrong: Callable[[str], InvalidArgument]) -> list[dict[
     except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
         raise wrong('it is no key set: write {"keys": [...]} (RFC 7517), or one public key in PEM') from None
     if not 0 < len(found) <= MOST_KEYS:
-        raise wrong(f"it has {len(found)} keys; 1 to {MOST_KEYS} are taken")
+        raise wrong(f"it has {len(found)} keys. Use 1 to {MOST_KEYS}")
     signing = [each for each in found if isinstance(each, dict) and each.get("use", "sig") == "sig"]
     if not signing:
         raise wrong("no key in it is for signatures")
@@ -148,7 +148,7 @@ def _read_key(each: dict[str, Any], wrong: Callable[[str], InvalidArgument]) -> 
         raise wrong(f"the key {kid!r} is none of {', '.join(ALGORITHMS)}") from None
     key = _checked(kid, material, wrong)
     if each.get("alg", key.algorithm) != key.algorithm:
-        raise wrong(f"the key {kid!r} is for {key.algorithm}, and says {each['alg']!r}")
+        raise wrong(f"the key {kid!r} is for {key.algorithm}, and its alg is {each['alg']!r}")
     return key
 
 
@@ -163,14 +163,12 @@ def _checked(kid: str, material: Any, wrong: Callable[[str], InvalidArgument]) -
     match material:
         case bytes():
             if len(material) < SECRET_BYTES:
-                raise wrong(
-                    f"the secret {kid!r} has {len(material)} bytes; {SECRET_BYTES} at least are taken"
-                )
+                raise wrong(f"the secret {kid!r} has {len(material)} bytes. Use at least {SECRET_BYTES}")
             return Key(kid, "HS256", material)
         case rsa.RSAPublicKey():
             if not MODULUS_BITS <= material.key_size <= MOST_MODULUS_BITS:
                 raise wrong(
-                    f"the key {kid!r} has {material.key_size} bits; {MODULUS_BITS} to {MOST_MODULUS_BITS} are taken"
+                    f"the key {kid!r} has {material.key_size} bits. Use {MODULUS_BITS} to {MOST_MODULUS_BITS}"
                 )
             return Key(kid, "RS256", material)
         case ec.EllipticCurvePublicKey() if isinstance(material.curve, ec.SECP256R1):
@@ -236,7 +234,7 @@ class JwtVerifier:
         import jwt
 
         if len(text) > MOST_CHARS:
-            raise Unauthenticated(f"the token has {len(text)} characters; {MOST_CHARS} at most are taken")
+            raise Unauthenticated(f"the token has {len(text)} characters, and the maximum is {MOST_CHARS}")
         try:
             head = jwt.get_unverified_header(text)
         except jwt.PyJWTError:

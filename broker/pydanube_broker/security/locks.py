@@ -151,7 +151,7 @@ def _covers(scopes: frozenset[str] | None, permission: str) -> bool:
 def denied(identity: Identity, permission: str, resource: Resource) -> PermissionDenied:
     if not _in_scope(identity, permission):
         return PermissionDenied(
-            f"the token was not issued for {scope_of(permission)}: sign in again, and ask for that scope as well",
+            f"the token was not issued for {scope_of(permission)}: sign in again, and request that scope as well",
             permission=permission,
             principal=str(identity.principal),
             scope=scope_of(permission),
@@ -159,16 +159,16 @@ def denied(identity: Identity, permission: str, resource: Resource) -> Permissio
     if identity.makers:
         names = ", ".join(str(maker.principal) for maker in identity.makers)
         return PermissionDenied(
-            f"the token of {identity.principal} gives only what its makers may do, too ({names}), and one of them has no "
-            f"{permission} on {resource}: ask an admin for a token of its own (`danube tokens create`)",
+            f"the token of {identity.principal} has only permissions that all its makers have ({names}), and one has no "
+            f"{permission} on {resource}: an admin makes a token of its own with `danube tokens create`",
             permission=permission,
             resource="cluster" if resource == CLUSTER else str(resource),
             principal=str(identity.principal),
             makers=[str(maker.principal) for maker in identity.makers],
         )
     return PermissionDenied(
-        f"{identity.principal} has no {permission} on {resource}: ask an admin for a role that has it "
-        f"(`danube bindings create`), and see what there is with `danube security whoami`",
+        f"{identity.principal} has no {permission} on {resource}. `danube security whoami` shows your "
+        "permissions, and an admin gives a role that has this one with `danube bindings create`",
         permission=permission,
         resource="cluster"
         if resource == CLUSTER

@@ -125,7 +125,7 @@ class PublishStream:
                 ):
                     raise NameReused(
                         f"topic {topic.name} was deleted and made again since producer {request.producer_id} opened "
-                        "it: what it had in flight may be stored in the former one. Open a new producer",
+                        "it: messages in flight may be stored in the former one. Open a new producer",
                         field="topic",
                         value=str(topic.name),
                         topic_id=str(request.topic_id),

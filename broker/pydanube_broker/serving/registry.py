@@ -471,7 +471,7 @@ class Registry:
                 topic = self._topics.get(record.topic)
                 if topic is not None and topic.closed is None:
                     topic.closed = StoreUnavailable(
-                        f"nobody knows yet whether {record.name} was deleted: the metadata store has not answered. "
+                        f"{record.name} may have been deleted: the metadata store has not answered yet. "
                         "This batch was not stored. Publishing resumes without help",
                         topic=record.name,
                         retry_after_ms=1000,

@@ -423,7 +423,7 @@ class TopicAccess:
         actual = topic.options.dispatch_strategy.value
         if strategy and strategy != actual:
             raise DispatchMismatch(
-                f"topic {topic.name} is {actual}, the producer asks for {strategy}: use the topic's strategy",
+                f"topic {topic.name} is {actual}, the producer names {strategy}: use the topic's strategy",
                 field="dispatch_strategy",
                 value=strategy,
                 actual=actual,
@@ -450,7 +450,7 @@ class TopicAccess:
             return found
         if not self._settings.topics.auto_create:
             raise TopicNotFound(
-                f"topic {name} does not exist, and this broker does not make topics by itself "
+                f"topic {name} does not exist, and this broker does not create topics on use "
                 "(topics.auto_create = false)",
                 field="topic",
                 value=str(name),

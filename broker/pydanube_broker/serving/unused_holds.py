@@ -95,14 +95,14 @@ class UnusedHolds:
             if pump.links:
                 raise ConsumerBusy(
                     f"{pump.name!r} of {part.name} has {counted(len(pump.links), 'active consumer')}: stop them "
-                    "first, or use `danube subscriptions delete`, which shows what it would do",
+                    "first, or use `danube subscriptions delete`, which shows its plan",
                     field="subscription",
                     value=pump.name,
                 )
             if starts is not None and (pump.floor, part.commit) != (starts.get(part.name), pump.floor):
                 raise Conflict(
                     f"the subscription {pump.name!r} of {part.name} was used, or has unread messages, by now: undo "
-                    "again, which shows what would go",
+                    "again, which shows the messages that it would delete",
                     field="call_id",
                     topic=part.name,
                     retryable=False,

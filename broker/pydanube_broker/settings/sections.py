@@ -62,7 +62,7 @@ class Server(Section):
     """Addresses and ports. Port 0 means any free one."""
 
     name: ServerName | None = Field(
-        default=None, description="what people call the broker. If unset, host:port of its clients' port"
+        default=None, description="the broker's name for people. If unset, host:port of its clients' port"
     )
     host: Text = Field(default="127.0.0.1", description="address to listen on")
     grpc_port: Port = Field(default=6650, description="gRPC for producers and consumers")
@@ -70,7 +70,7 @@ class Server(Section):
     metrics_port: Port = Field(default=9040, description="HTTP: /metrics, /healthz, /readyz, /status")
     http_port: Port = Field(default=8765, description="HTTP: MCP and JSON-RPC (`danube up` only)")
     advertised_url: Text | None = Field(
-        default=None, description="what clients dial, where that differs from host and grpc_port"
+        default=None, description="address that clients dial, if it differs from host and grpc_port"
     )
     connect_url: Text | None = Field(
         default=None,
@@ -83,7 +83,7 @@ class Server(Section):
     )
     peer_memory_bytes: Size = Field(
         default=256 << 20,
-        description="memory for what connected clients send by halves and do not read, all together",
+        description="memory for incomplete requests and unread answers of all connected clients together",
     )
     connections_per_address: Count | None = Field(
         default=None,
@@ -288,7 +288,7 @@ class Cluster(Section):
 
     on_loss: OnLoss = Field(
         default="wait",
-        description="when this broker is lost: its fsynced topics wait for it, or other brokers take_over what its copy has",
+        description="when this broker is lost: its fsynced topics wait for it, or other brokers take_over them from its copy",
     )
 
 

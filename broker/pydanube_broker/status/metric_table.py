@@ -81,8 +81,8 @@ _DECLARED: Final = (
     ),
     _of(
         _BROKER, _COUNTER, "danube_observation_seconds",
-        "processor time of sampling topics and subscriptions (sample), of applying the rules (judge), of writing "
-        "telemetry (tell)", "part", unit="s",
+        "processor time of sampling topics and subscriptions (sample), of applying the rules (judge), and of "
+        "writing telemetry (tell)", "part", unit="s",
     ),
     _of(_TIER, _GAUGE, "danube_tier_backlog_bytes", "bytes that are not in the cold tier yet", unit="bytes"),
     _of(_TIER, _COUNTER, "danube_tier_errors", "flushes and cold reads that failed since start"),
@@ -121,7 +121,7 @@ _DECLARED: Final = (
         _CALLS, _COUNTER, "danube_grpc_calls", "calls that ended. danube.ops serves MCP, JSON-RPC and the command line",
         "service", "method", "code",
     ),
-    _of(_CALLS, _COUNTER, "danube_grpc_connections_closed", "connections closed for what their peer did", "reason"),
+    _of(_CALLS, _COUNTER, "danube_grpc_connections_closed", "connections closed because of their peer", "reason"),
     _of(_CALLS, _COUNTER, "danube_mcp_calls", "calls of MCP clients. other: beyond the first 32 names of programs", "tool", "client", "code"),
     _of(_CALLS, MetricKind.HISTOGRAM, "danube_mcp_result_bytes", "answers to MCP clients", "tool", unit="bytes"),
     _of(_CALLS, _COUNTER, "danube_security_refused", "callers and calls that the locks refuse, or would in optional", "what"),

@@ -271,7 +271,7 @@ def _decode(
         )
     at = _HEAD.size + 16 * n_ranges
     if len(data) != at + _ATTEMPTS.size * n_attempts:
-        raise CorruptJournal(f"cursor record: {len(data)} bytes do not hold what its header counts")
+        raise CorruptJournal(f"cursor record: {len(data)} bytes do not hold the items that its header counts")
     flat = struct.unpack_from(f"<{2 * n_ranges}Q", data, _HEAD.size)
     ranges = tuple(zip(flat[::2], flat[1::2], strict=True))
     try:

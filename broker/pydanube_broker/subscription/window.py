@@ -265,7 +265,7 @@ class Window:
 
     def take_ready(self, chunk: Chunk, mask: int) -> None:
         """Take messages out of the ready state. The caller launches or closes them."""
-        assert chunk.ready & mask == mask, "only what is ready can be taken"
+        assert chunk.ready & mask == mask, "only ready messages can be taken"
         chunk.ready ^= mask
         self.ready -= mask.bit_count()
         self.version += 1

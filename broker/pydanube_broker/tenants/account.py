@@ -124,13 +124,13 @@ class Account:
             if wait_ms or count > limit:  # a larger one would pass whenever the bucket is full
                 _note(self.refused, key, now_ms)
                 when = (
-                    "destroy less at once"
+                    "destroy less in one change"
                     if count > limit
                     else f"try again in {math.ceil(wait_ms / 60_000)} min"
                 )
                 raise QuotaExceeded(
-                    f"{self.label} may not make this change, which counts {count} of its quota of {limit} {key}: {when}, or "
-                    "ask an admin for a larger quota (`danube quotas set`). Nothing was changed",
+                    f"{self.label} may not make this change, which counts {count} of its quota of {limit} {key}: {when}. An "
+                    "admin gives a larger quota with `danube quotas set`. Nothing was changed",
                     field=key,
                     value=count,
                     limit=limit,
@@ -163,8 +163,8 @@ class Account:
         if limit and present + more > limit:
             _note(self.refused, key, now_ms)
             raise QuotaExceeded(
-                f"{self.label} has {present} of {limit} {key.replace('_', ' ')}: free some, or ask an admin for a larger "
-                "quota (`danube quotas set`)",
+                f"{self.label} has {present} of {limit} {key.replace('_', ' ')}: free some. An admin gives a "
+                "larger quota with `danube quotas set`",
                 field=key,
                 value=present,
                 limit=limit,

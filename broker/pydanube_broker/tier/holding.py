@@ -194,7 +194,7 @@ class StoreHold:
         """Raise an error if this start may not write to the store, or delete there."""
         if not self.held:
             raise self.reason or StoreUnavailable(
-                "the store was not asked yet whose it is", retry_after_ms=1000
+                "the owner mark of the object store was not read yet", retry_after_ms=1000
             )
 
     def _away(self, error: BaseException) -> None:
@@ -204,8 +204,7 @@ class StoreHold:
             error
             if isinstance(error, ClusterError)
             else StoreUnavailable(
-                f"the object store {self._options.url} does not say whose it is (no answer in {_START_S:g} s); "
-                "it is asked again",
+                f"could not read the owner mark of the object store {self._options.url} in {_START_S:g} s. Retrying",
                 store=self._options.url,
             )
         )
@@ -217,8 +216,8 @@ class StoreHold:
 
     def _empty(self) -> ClusterError:
         return StoreUnavailable(
-            f"the object store {self._options.url} is empty, or another one: the catalog lists objects there and it has "
-            "no mark of this cluster. Nothing is written to it: mount it, or correct tier.url. If the objects are gone for "
+            f"the object store {self._options.url} is empty, or another one: it has no mark of this cluster, and the catalog "
+            "lists objects in it. Nothing is written to it: mount it, or correct tier.url. If the objects are gone for "
             "good, start with DANUBE_TIER__TAKE_OVER=0, once",
             store=self._options.url,
             cause="empty",

@@ -32,7 +32,7 @@ class KeptStatesWork:
         self._store.put(key, bytes(blob))
         if self._whole(key) != blob:
             raise StoreUnavailable(
-                f"report {key} in {self._store.url} is not what was uploaded: it is written again under another name",
+                f"report {key} in {self._store.url} differs from the upload. It is uploaded again under another name",
                 store=self._store.url,
                 key=key,
                 cause="mismatch",

@@ -63,8 +63,8 @@ async def refuse_removed(
     except ClusterError as error:
         raise was_removed(
             me,
-            f"What only its journal has could not be written to {_FOLDER} in the object store ({error.message}): start it "
-            "again to try once more",
+            f"Messages that only its journal has could not be written to {_FOLDER} in the object store ({error.message}). "
+            "Start it again to retry",
         ) from error
     tail = f"Messages that only its journal had are in {where}, {objects} Parquet files"
     raise was_removed(me, tail if objects else "Its journal had no messages that are not in the object store")

@@ -68,11 +68,11 @@ def check_known(newest: OwnerMark | None, noted: Noted, url: str) -> None:
     if newest is None or noted.knows(newest):
         return
     raise ClusterMismatch(
-        f"etcd, at revision {noted.read_at}, knows nothing of what this cluster has done in {url} at revision "
-        f"{newest.incarnation} ({newest.named}): etcd was restored from an older snapshot, or brokers on another etcd, made "
-        "of a snapshot, write there too. No object is written or deleted from here. Stop the brokers on one of the two, or "
-        "restore etcd from a snapshot that is no older. To go on with an etcd as it is: danube cluster recover DATA_DIR --metadata "
-        "URL, for the directory of each of its brokers",
+        f"etcd is at revision {noted.read_at}, and this cluster wrote to {url} at revision {newest.incarnation} "
+        f"({newest.named}): etcd was restored from an older snapshot, or brokers on another etcd, made of a snapshot, write "
+        "there too. No object is written or deleted from here. Stop the brokers on one of the two, or restore etcd from a "
+        "newer snapshot. To go on with an etcd as it is: danube cluster recover DATA_DIR --metadata URL, for the directory of "
+        "each of its brokers",
         field="metadata.url",
         store=url,
         revision=noted.read_at,

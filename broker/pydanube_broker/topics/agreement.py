@@ -34,8 +34,8 @@ from pydanube_broker.topics.log_state import ORIGIN, LogState
 log = logging.getLogger("pydanube.topics")
 
 _RESTORE: Final = (
-    "Nothing was changed. Restore the folder from a backup. To go on without what is lost, put an empty file "
-    "ACCEPT_LOSS into it"
+    "Nothing was changed. Restore the folder from a backup. To go on without the lost messages, put an empty "
+    "file ACCEPT_LOSS into it"
 )
 
 
@@ -93,7 +93,7 @@ def check_ids(file: Path, newest: NewestIds, given_out: NewestIds) -> None:
     if newest.is_beyond(given_out):
         there, here = max(newest.revision, newest.leased), max(given_out.revision, given_out.leased)
         raise _older(
-            str(file), f"the journal knows id {there}, the metadata gave out ids up to {here}", there, here
+            str(file), f"the journal has id {there}, the metadata gave out ids up to {here}", there, here
         )
 
 

@@ -120,7 +120,7 @@ class Producers:
             return session
         if session is not None and session.epoch >= opening.epoch:
             raise ProducerFenced(
-                f"another connection has opened the exclusive producer {opening.name!r} meanwhile",
+                f"another connection opened the exclusive producer {opening.name!r} first",
                 field="producer_name",
                 value=opening.name,
             )
@@ -266,8 +266,8 @@ class Producers:
 
 def _unknown(producer_id: int, epoch: int) -> ProducerUnknown:
     return ProducerUnknown(
-        f"producer {producer_id} (epoch {epoch}) is not known to this topic: what it had in flight may be "
-        "stored. Open a new producer and decide what to send again",
+        f"producer {producer_id} (epoch {epoch}) does not exist on this topic: its messages in flight may be "
+        "stored. Open a new producer and decide which messages to send again",
         field="producer_id",
         value=str(producer_id),
         outcome="unknown",

@@ -90,7 +90,7 @@ class _Parser:
             raise _bad(
                 path,
                 name,
-                f"type {name!r} is not known: use a primitive type, or define it before this place",
+                f"type {name!r} does not exist: use a primitive type, or define it before this place",
             )
         return found
 

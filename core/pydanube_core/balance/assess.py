@@ -103,7 +103,7 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
         return _undecided(snapshot, stale, _no_news(snapshot, stale, fresh))
     unknown = [f"broker {b.broker_id}: {b.unknown}" for b in snapshot.brokers if b.unknown is not None]
     if unknown:
-        return _undecided(snapshot, stale, f"the load is not known; {'; '.join(unknown[:5])}")
+        return _undecided(snapshot, stale, f"some loads are missing: {'; '.join(unknown[:5])}")
     taking = [broker for broker in snapshot.brokers if broker.accepts]
     views = {r: _view(r, snapshot, taking, policy) for r in Resource}
     active = [r for r, view in views.items() if view.counts]

@@ -71,7 +71,7 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
         try:
             claimed = zstd.get_frame_info(data).decompressed_size
             if claimed not in (None, raw_bytes):
-                raise ValueError(f"zstd: the frame says {claimed} bytes, the header {raw_bytes}")
+                raise ValueError(f"zstd: the frame has {claimed} bytes, the header {raw_bytes}")
             frame = zstd.ZstdDecompressor(options=_zstd_options())
             # one byte more than allowed, because otherwise the end of the frame is not read
             raw = frame.decompress(data, max_length=raw_bytes + 1)
@@ -80,5 +80,5 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
         if len(raw) == raw_bytes and not (frame.eof and not frame.unused_data):
             raise ValueError("zstd: the frame does not end where the payload does")
     if len(raw) != raw_bytes:
-        raise ValueError(f"payload inflates to {len(raw)} bytes, the header says {raw_bytes}")
+        raise ValueError(f"payload inflates to {len(raw)} bytes, the header has {raw_bytes}")
     return raw

@@ -211,7 +211,7 @@ class _Walk:
 def _check_payloads(walk: _Walk, part: ProducerPart, max_message_bytes: int) -> None:
     offsets, end = walk.offsets(part.count, "payload")
     if end != part.raw_bytes:
-        raise _bad("payload", end, f"the offsets end at {end}, the header says {part.raw_bytes} raw bytes")
+        raise _bad("payload", end, f"the offsets end at {end}, the header has {part.raw_bytes} raw bytes")
     if end > max_message_bytes:  # otherwise no single payload can be too large
         sizes = offsets[1:] - offsets[:-1]
         index = int(sizes.argmax())
@@ -279,7 +279,7 @@ def _check_sequences(walk: _Walk, part: ProducerPart) -> None:
     _check_values("sequence", sequences, 0, MAX_SEQUENCE)
     if sequences[0] != part.first_sequence:
         first = int(sequences[0])
-        raise _bad("sequence", first, f"the first is {first}, the header says {part.first_sequence}", index=0)
+        raise _bad("sequence", first, f"the first is {first}, the header has {part.first_sequence}", index=0)
 
 
 def _check_deltas(walk: _Walk, n: int) -> None:

@@ -81,7 +81,9 @@ def read_broker_part(data: Buffer) -> BrokerPart:
     if magic != BROKER_MAGIC or crc32(data[: BROKER_PART_BYTES - 4]) != crc:
         raise ChecksumMismatch("the broker part of a batch is damaged", field="batch", value="broker part")
     if version != VERSION:
-        raise InvalidArgument(f"batch version {version} is not known here", field="version", value=version)
+        raise InvalidArgument(
+            f"this build does not read batch version {version}", field="version", value=version
+        )
     return BrokerPart(base, last, epoch, time_ms, bool(flags & FLAG_RESEALED))
 
 
@@ -109,13 +111,15 @@ def read_producer_part(data: Buffer, *, verify: bool = True) -> ProducerPart:
     if verify and crc32(view[PRODUCER_PART_BYTES:], crc32(view[:_CRC_AT])) != crc:
         raise ChecksumMismatch("a batch changed on its way: its checksum differs", field="batch", value=crc)
     if codec >= len(_CODECS):
-        raise InvalidArgument(f"codec {codec} is not known here", field="codec", value=codec)
+        raise InvalidArgument(f"this build does not read codec {codec}", field="codec", value=codec)
     if not 1 <= count <= MAX_BATCH_MESSAGES:
         raise InvalidArgument(
             f"a batch holds 1 to {MAX_BATCH_MESSAGES} messages, got {count}", field="count", value=count
         )
     if columns & _UNKNOWN_COLUMNS or not columns & _PAYLOAD:
-        raise InvalidArgument(f"column bitmap {columns:#x} is not known here", field="columns", value=columns)
+        raise InvalidArgument(
+            f"this build does not read column bitmap {columns:#x}", field="columns", value=columns
+        )
     if raw > MAX_INFLATED_BYTES:
         raise InvalidArgument(
             f"payloads inflate to {raw} bytes, at most {MAX_INFLATED_BYTES} are taken", field="raw", value=raw

@@ -82,7 +82,7 @@ class AnswerHead:
                 _check_field(name, value)
                 fields.append((name, value))
             elif name != b":status" or status is not None or fields:
-                raise MalformedHead(f"{_shown(name)} is not what an answer begins with")
+                raise MalformedHead(f"{_shown(name)} cannot begin an answer")
             elif len(value) != 3 or not value.isdigit():
                 raise MalformedHead(":status is no number of three digits")
             else:

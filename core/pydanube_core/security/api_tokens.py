@@ -72,7 +72,9 @@ def verify(text: str, tokens: Mapping[str, TokenRecord], *, now_ms: int) -> Iden
     digest = _digest("" if match is None else match[2])
     good = hmac.compare_digest(digest, _NOBODYS if record is None else record.digest)
     if record is None or not good:
-        raise Unauthenticated("the token is not known here. Ask an admin for one (`danube tokens create`)")
+        raise Unauthenticated(
+            "this cluster has no such token. An admin makes one with `danube tokens create`"
+        )
     if record.until_ms is not None and now_ms >= record.until_ms:
         raise Unauthenticated(
             f"the token {record.name!r} has expired. Ask for a new one (`danube tokens rotate`)",

@@ -194,7 +194,7 @@ BROKERS: Final = Table(
         _flag("journal_read_only", "a failed sync stopped publishing"),
         _int("tier_backlog_bytes", "due and not in the object store", "bytes"),
         _int("tier_errors", "since its start"),
-        _text("store_error", "what keeps the object store from working", nullable=True),
+        _text("store_error", "the error that keeps the object store from working", nullable=True),
         _int("messages_in", "published since its start", "messages"),
         _int("bytes_in", "published since its start", "bytes"),
         _int("messages_out", "sent to consumers and readers since its start", "messages"),

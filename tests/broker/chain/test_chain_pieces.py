@@ -62,7 +62,7 @@ def test_no_altered_byte_of_a_piece_goes_unnoticed(within: list[Item], data: st.
 def test_a_piece_of_another_place_is_refused() -> None:
     _, whole = encode_piece(Place(), [Safe(lsn=3)], journal=5, term=1, random=bytes(16))
     for journal, number in ((6, 1), (5, 2)):
-        with pytest.raises(CorruptObject, match="it says that it is piece 1 of journal 5"):
+        with pytest.raises(CorruptObject, match="its header names piece 1 of journal 5"):
             decode_piece(whole, journal=journal, number=number)
 
 

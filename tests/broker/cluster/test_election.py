@@ -90,7 +90,7 @@ async def test_leadership_goes_with_the_registration(store: MemoryStore, clock: 
 
 async def test_replaced_life_may_not_lead(store: MemoryStore, clock: ManualClock) -> None:
     async with membership(store, clock, broker=1) as old, membership(store, clock, broker=1) as new:
-        with pytest.raises(Conflict, match="another life"):
+        with pytest.raises(Conflict, match="registered again since"):
             await Election(store, old.registration, clock=clock).campaign()
         assert await Election(store, new.registration, clock=clock).campaign() is ElectionState.LEADING
 

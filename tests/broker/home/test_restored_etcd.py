@@ -150,7 +150,7 @@ async def test_a_store_that_takes_no_marks_for_long_is_not_taken_for_anothers() 
         await witness.look()
         assert len(made) == 2
         made.append(replace(made[-1], incarnation=made[-1].incarnation + 1000, life="another"))
-        with pytest.raises(ClusterMismatch, match="knows nothing of"):
+        with pytest.raises(ClusterMismatch, match="this cluster wrote to"):
             await witness.look()
 
 

@@ -390,7 +390,7 @@ def test_links_that_cannot_mirror_anything_say_why(
     administration = source.admin.replace("http://", "danube://")
     here.ask("links.create", link="wrong", source=administration, topics=f"{space}/*")
     whys = {
-        "self": "as this cluster's",
+        "self": "and this cluster have the same name",
         "none": "no topic of the source matches",
         "wrong": "client port of a pydanube broker",
     }

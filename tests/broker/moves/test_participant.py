@@ -61,7 +61,7 @@ def test_a_target_that_was_ready_in_an_earlier_life_cancels() -> None:
     target = participant(TWO, 0, life=LIFE + 1)
     (commit,) = target.see(READY, Revision(3))
     assert isinstance(commit, Commit)
-    gone = Unavailable("broker 2 was restarted, and what it had copied is gone")
+    gone = Unavailable("broker 2 was restarted, and its copy is gone")
     assert commit.change == cancel(READY, Revision(3), gone)
 
 

@@ -126,7 +126,9 @@ def test_changes_of_an_hour_are_refused_beyond_the_quota_and_refill_evenly() -> 
 def test_a_change_that_destroys_too_much_is_refused_and_counts_nothing() -> None:
     made = principal(changes_per_h=2, destroyed_messages_per_h=100)
     for _ in range(3):
-        with pytest.raises(QuotaExceeded, match=r"counts 101 of its quota of 100.*destroy less at once"):
+        with pytest.raises(
+            QuotaExceeded, match=r"counts 101 of its quota of 100.*destroy less in one change"
+        ):
             made.take_change(101, 1)
     made.take_change(60, 1)
     with pytest.raises(QuotaExceeded, match="destroyed_messages_per_h"):

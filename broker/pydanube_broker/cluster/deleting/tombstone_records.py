@@ -53,7 +53,7 @@ class DeletionDecision(JsonRecord):
 
 def not_kept(kind: type[ClusterError], call_id: str) -> ClusterError:
     return kind(
-        "what that change deleted is not kept any more: its grace is over, or the disk ran full",
+        "the deleted messages do not exist any more: their grace is over, or the disk ran full",
         call_id=call_id,
     )
 
@@ -72,8 +72,8 @@ def stranded_partition(tombstone: TopicTombstone) -> NameReused:
     """Return the error that names a partition which was not restored, and how it can be."""
     base = TopicName.parse(tombstone.name).base
     return NameReused(
-        f"{base} came back without what was {tombstone.name}, since another partition has that name. Delete {base} and "
-        f"undo {tombstone.call_id} then: the partition that it deleted comes back, in place of the other",
+        f"{base} came back without the former {tombstone.name}, since another partition has that name. Delete {base}, "
+        f"then undo {tombstone.call_id}: the deleted partition comes back in place of the other",
         field="topic",
         value=str(base),
         call_id=tombstone.call_id,

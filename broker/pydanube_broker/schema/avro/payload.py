@@ -110,7 +110,7 @@ class AvroPayload:
                 if end > len(block):
                     raise Fault("a block of the container file ends too early", at)
             if end != len(block) or count < 0:
-                raise Fault("a block of the container file holds more than its count says", at)
+                raise Fault("a block of the container file has more records than its count", at)
 
     def _writer(self, text: bytes) -> ReadStep:
         """Return the reading step for a container file's schema. Raises `PayloadInvalid` if ours cannot read its data."""

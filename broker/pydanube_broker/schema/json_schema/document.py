@@ -102,7 +102,7 @@ def parse_json_schema(value: Any) -> tuple[Document, jsonschema_rs.Validator]:
 
 
 def _no_network(uri: str) -> NoReturn:
-    raise ValueError("references must stay within the document: put what they point at under $defs")
+    raise ValueError("references must stay within the document: put their targets under $defs")
 
 
 def _bad(path: str, why: str, value: Any) -> SchemaInvalid:

@@ -41,7 +41,7 @@ def parse_descriptors(serialized: bytes) -> ProtoFile:
         ) from None
     if not last.message_type:
         raise SchemaInvalid(
-            "the Protobuf schema has no message: the first message of the file is what payloads are",
+            "the Protobuf schema has no message: payloads are of the first message in the file",
             field="schema_definition",
             path="/",
         )

@@ -149,7 +149,7 @@ class ProducerService:
             ) from None
         if producer_id(name, message.producer_name) != message.producer_id:
             raise Unavailable(
-                f"producer {message.producer_id} is not known on {name}: create it again",
+                f"producer {message.producer_id} does not exist on {name}: create it again",
                 field="msg_id.producer_id",
                 value=str(message.producer_id),
                 retry_after_ms=200,

@@ -116,7 +116,7 @@ class ReceiveStream:
         ):
             self._refuse(
                 Unavailable(
-                    f"consumer {self.consumer_id} is not known here: subscribe again",
+                    f"consumer {self.consumer_id} does not exist here: subscribe again",
                     field="consumer_id",
                     value=str(self.consumer_id),
                 )
@@ -330,7 +330,7 @@ class ReceiveStream:
 
     @property
     def topic_name(self) -> TopicName:
-        assert self._known is not None, "only what was attached is asked"
+        assert self._known is not None, "only attached consumers call this"
         name: TopicName = self._known.topic.options.topic
         return name
 
