@@ -38,7 +38,8 @@ PAGES: Final = (
     "docs/permissions.md", "docs/python.md", "docs/quickstart.md", "docs/reference.md", "docs/security.md", "docs/spark.md", "docs/upgrading.md",
 )  # fmt: skip
 STRINGS: Final = (
-    "admin_core", "broker", "cli", "client", "connect", "core", "spark_diagnostics", "storage", "tui",
+    "admin_core", "broker", "cli", "client", "connect", "core", "mcp_server", "spark_diagnostics",
+    "storage", "tui",
 )  # fmt: skip
 
 

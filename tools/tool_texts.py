@@ -41,7 +41,7 @@ _WITHOUT: Final = re.compile(
     r"|to be sure|^a sentence|of the plan|only show|task_id|optional|mark of|what (comes|is not named) stays",
     re.IGNORECASE,
 )
-_STAYS: Final = re.compile(r"not (given|named) stays")
+_STAYS: Final = re.compile(r"not (given|named) stays?\b")
 _NAMED: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)*\.[a-z_]+\b|\b[a-z]+(?:_[a-z]+)+\b")
 _UNDO: Final = re.compile(
     r"undo_change|undone|back by|may connect again|valid again|next step", re.IGNORECASE

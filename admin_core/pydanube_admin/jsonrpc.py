@@ -52,8 +52,8 @@ def openrpc_document() -> dict[str, Any]:
         "info": {
             "title": "pydanube",
             "version": package_version(),
-            "description": "Administer a pydanube cluster. Calls by HTTP are POST /rpc and answered 200 whatever "
-            "the result. Errors of operations have code -32000 and our error object in data.",
+            "description": "Administer a pydanube cluster. Calls by HTTP are POST /rpc, and their status is always 200. "
+            "Errors of operations have code -32000 and our error object in data.",
         },
         "methods": [_method(operation) for operation in OPERATIONS.values()],
         "components": {"schemas": {"ClusterError": ERROR_SCHEMA}},

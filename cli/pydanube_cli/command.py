@@ -161,7 +161,10 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         None,
     ),
     "common_as": (
-        Annotated[str | None, option("--as", "PRINCIPAL", "Who acts, for the audit (DANUBE_PRINCIPAL).")],
+        Annotated[
+            str | None,
+            option("--as", "PRINCIPAL", "Principal of the call, for the audit (DANUBE_PRINCIPAL)."),
+        ],
         None,
     ),
 }

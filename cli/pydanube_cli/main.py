@@ -42,7 +42,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     },
     "security": {
         "init": ("security", "init", "make certificates and a token, and turn the locks on"),
-        "off": ("security", "off", "take back what init wrote"),
+        "off": ("security", "off", "undo danube security init"),
         "recover": ("security", "recover", "let the owner of the data directory in again"),
     },
     "cluster": {

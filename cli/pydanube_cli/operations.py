@@ -423,7 +423,7 @@ def _on_a_terminal() -> bool:
 
 def _left_out(broker: Mapping[str, Any]) -> str:
     """Return the line about a broker whose items a list lacks."""
-    line = f"not listed is what broker {broker['broker_id']} has: {broker['why']}"
+    line = f"the items of broker {broker['broker_id']} are missing: {broker['why']}"
     if broker.get("gone_since"):
         line += f", since {broker['gone_since']}"
     if topics := broker.get("topics"):

@@ -122,7 +122,7 @@ def recover(*, common: Common, data_dir: DataOption = Path("danube-data")) -> No
         f"""{principal.name} may do everything, from the next start on. Its token, shown now and never again:
   {token}
 
-Mend what was lost, then take it back: danube bindings delete {principal.name}; danube tokens list"""
+Restore the lost permissions, then take it back: danube bindings delete {principal.name}; danube tokens list"""
     )
 
 

@@ -108,7 +108,7 @@ class ServeOptions:
     ] = None
     zone: Annotated[
         str | None,
-        option("--zone", "ZONE", "What fails together with this broker: partitions spread over zones."),
+        option("--zone", "ZONE", "Rack or cloud zone of this broker. Partitions spread over zones."),
     ] = None
     insecure_bind: Annotated[
         bool, option("--insecure-bind", help="Allow a public --host without TLS and authentication.")

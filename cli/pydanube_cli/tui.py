@@ -160,8 +160,8 @@ def _serve(common: Common, options: TuiOptions) -> None:
     if host not in ("127.0.0.1", "localhost", "::1") and not options.insecure_bind:
         raise InsecureBind(
             f"--host {host}: anyone who reads the link in transit could use the console. Forward the port instead: "
-            f"ssh -L {port or 8766}:127.0.0.1:{port or 8766} THIS-HOST. Where something else keeps strangers away, as a "
-            "port that a container publishes on 127.0.0.1, use --insecure-bind",
+            f"ssh -L {port or 8766}:127.0.0.1:{port or 8766} THIS-HOST. If strangers cannot reach the port, as in a "
+            "container that publishes it on 127.0.0.1, use --insecure-bind",
             field="host",
             value=host,
         )

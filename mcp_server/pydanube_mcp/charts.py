@@ -45,7 +45,7 @@ def chart_apps() -> Apps:
         Path(__file__).with_name("chart_page.html").read_text(encoding="utf-8"),
         name="topic-chart",
         title="Chart of a topic",
-        description="Shows what chart_topic answers",
+        description="Shows the answer of chart_topic",
         csp=ResourceCsp(connect_domains=[], resource_domains=[]),
         prefers_border=True,
     )

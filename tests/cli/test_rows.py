@@ -127,7 +127,7 @@ def test_a_list_says_whose_part_is_not_in_it(
     }
     show(OPERATIONS["topics.list"], {"items": items, "not_seen": [silent]}, common)
     said = capsys.readouterr().err
-    assert "not listed is what broker 7 has: it is not registered, and 7 topics wait for it" in said
+    assert "the items of broker 7 are missing: it is not registered, and 7 topics wait for it" in said
     assert "since 2026-01-31T12:00:00.000Z: /default/a, " in said
     assert "/default/e and 4 more" in said
     assert "\x1b" not in said

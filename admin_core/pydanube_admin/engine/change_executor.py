@@ -478,7 +478,7 @@ class ChangeExecutor:
         plan = await self._keep(context, call, forecast)
         return PlanRequired(
             f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}. Nothing was changed. "
-            "Look at the plan in details and show it to the person who decides. Then make the call in next",
+            "Show the plan in details to the person who decides, then make the call in next",
             plan=plan.model_dump(mode="json"),
         ).followed_by(call.operation.apply_call(call.arguments, plan.plan_token, "applies the plan, once"))
 

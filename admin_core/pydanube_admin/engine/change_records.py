@@ -137,9 +137,7 @@ class Changes:
         if size > MAX_IMAGE_BYTES:
             return f"its undo would need {size} bytes of the state before, and {MAX_IMAGE_BYTES} can be kept"
         if size > INLINE_BYTES and self._images_bytes + size > MAX_IMAGES_BYTES:
-            return (
-                f"what undos need of the state before takes {self._images_bytes} of {MAX_IMAGES_BYTES} bytes"
-            )
+            return f"the former states that undos need take {self._images_bytes} of {MAX_IMAGES_BYTES} bytes"
         if self._kept[destroys] >= MAX_CHANGES:
             return f"{MAX_CHANGES} changes of its kind can be undone by now, and none of them is displaced"
         return None

@@ -52,7 +52,7 @@ def asked_mark(context: Context, request: SortedListRequest, scope: bytes) -> Ke
         return None
     if request.sort is not None or request.top is not None:
         raise InvalidArgument(
-            "what changed is not the first of anything: leave out sort and top, or changed_since",
+            "changed_since cannot be combined with sort or top: leave out one of them",
             field="changed_since",
             value=shown(given[:80]),
         )

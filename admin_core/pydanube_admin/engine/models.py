@@ -134,7 +134,7 @@ class SortedListRequest(ListRequest):
         Field(ge=1, le=MAX_LIMIT, description="Only so many items, without pages"),
     ] = None
     changed_since: Annotated[
-        str | None, Field(max_length=4096, description="mark of an answer before: only what changed or went")
+        str | None, Field(max_length=4096, description="mark of an answer before: only changes since")
     ] = None
 
 

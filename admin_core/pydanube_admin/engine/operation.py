@@ -97,10 +97,10 @@ class Operation(Declared):
         assert set(self.damage) <= set(self.result.model_fields)
         assert self.long_running or not self.resumable
         assert not self.followed or "task_id" in self.result.model_fields
-        assert not (self.resumable and self.effect is Effect.DESTROY), "what destroys is done as it was shown"
-        assert not (self.resumable and self.reversible), (
-            "what its undo needs is kept for one life of the broker"
+        assert not (self.resumable and self.effect is Effect.DESTROY), (
+            "a destructive change is done as it was shown"
         )
+        assert not (self.resumable and self.reversible), "its undo image is kept for one life of the broker"
 
     @property
     def description(self) -> str:

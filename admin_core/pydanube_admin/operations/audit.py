@@ -125,7 +125,7 @@ _REQUIRED: Final = {
 class ExportAuditRequest(Request):
     broker_id: Annotated[
         str | None,
-        Field(max_length=MAX_CHARS, description="Whose chain. Default: of the one that answers"),
+        Field(max_length=MAX_CHARS, description="Broker of the chain. Default: the one that answers"),
         BROKER,
     ] = None
     to: Annotated[
@@ -191,7 +191,7 @@ class VerifiedAudit(Result):
     at=Place.ANYWHERE,
     effect=Effect.READ,
     title="Ask the audit",
-    summary="List audit records, the newest first: who called what, when, by which face, with the outcome.",
+    summary="List audit records, the newest first: caller, operation, time, face and outcome.",
     default_profile=True,
     examples=(
         Example({"topic": "orders"}, "changes of a topic"),

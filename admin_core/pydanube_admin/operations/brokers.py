@@ -103,7 +103,7 @@ class BrokerItem(Result):
 
 class BrokerRequest(Request):
     broker_id: Annotated[
-        str | None, Field(max_length=MAX_CHARS, description="Id, name or URL. Default: the one asked"), BROKER
+        str | None, Field(max_length=MAX_CHARS, description="Id, name or URL. Default: this broker"), BROKER
     ] = None
 
 

@@ -48,7 +48,7 @@ class FreezeRequest(Request):
         Field(
             min_length=1,
             max_length=MAX_WHY_CHARS,
-            description="Why, for those who are refused and for the audit",
+            description="Reason, for refused callers and the audit",
         ),
     ]
 

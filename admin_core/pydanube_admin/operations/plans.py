@@ -100,14 +100,14 @@ class DiscardedPlan(Result):
     effect=Effect.CREATE,
     tool="plan_operation",
     title="Plan a change",
-    summary="Show exactly what a change would do, and get the token that does it once. Nothing changes.",
+    summary="Show the exact effects of a change, and get the token that does it once. Nothing changes.",
     idempotent=False,
     plans_itself=True,
     default_profile=True,
     examples=(
         Example(
             {"operation": "topics.delete", "arguments": {"topic": "orders"}},
-            "what deleting a topic would take away",
+            "the loss by deleting a topic",
         ),
         Example(
             {"operation": "topics.delete", "topics": "test-*,old-*"},
@@ -184,7 +184,7 @@ async def _seen(context: Context, request: PlanRequest, permission: str) -> Plan
     "plans.show",
     effect=Effect.READ,
     title="Show a plan",
-    summary="Show what a plan would change, without its token.",
+    summary="Show the changes of a plan, without its token.",
     examples=(Example({"plan_id": _ID}, "as it was made"),),
 )
 async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
@@ -391,7 +391,7 @@ class CancelledTask(Change):
     "tasks.list",
     effect=Effect.READ,
     summary="List calls of long operations: those that run, and those of the last day.",
-    examples=(Example({}, "with what became of them"),),
+    examples=(Example({}, "with their outcome"),),
 )
 async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskItem]:
     matches, sight = glob(request.filter), Sight(context.port, "tasks:read")

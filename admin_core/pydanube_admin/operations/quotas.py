@@ -158,7 +158,7 @@ async def undo_set_quota(context: Context, request: SetQuotaRequest, done: Done)
     title="Set a quota",
     tool="set_quota",
     permission="quotas:change",
-    summary="Limit what a namespace or a principal takes, immediately. A limit that is not named stays, null removes it.",
+    summary="Limit the use of a namespace or a principal immediately. A limit that is not named stays, null removes it.",
     forecast=forecast_set_quota,
     undo=undo_set_quota,
     examples=(

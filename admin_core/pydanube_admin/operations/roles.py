@@ -298,7 +298,7 @@ class DeletedBinding(Change):
 @operation(
     "bindings.list",
     effect=Effect.READ,
-    summary="List bindings: which principal has which roles on what. The filter is over principals.",
+    summary="List bindings: the roles of principals on resources. The filter is over principals.",
     examples=(Example({"filter": "ann"}, "what ann has"),),
 )
 async def list_bindings(context: Context, request: SortedListRequest) -> Page[BindingItem]:
@@ -337,7 +337,7 @@ async def undo_create_binding(context: Context, request: CreateBindingRequest, d
         Example(
             {"binding": "ann-orders", "principal": "ann", "roles": "producer,consumer", "scope": "topic",
              "resource": "/shop/orders*"},
-            "ann writes and reads what begins with orders",
+            "ann writes and reads topics that begin with orders",
         ),
     ),
 )  # fmt: skip

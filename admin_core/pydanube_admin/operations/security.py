@@ -63,7 +63,7 @@ class Explanation(Result):
     "security.whoami",
     effect=Effect.READ,
     title="Who am I",
-    summary="Show the principal of this call, how it was proven, and what it may do.",
+    summary="Show the principal of this call, how it was proven, and its permissions.",
     examples=(Example({}, "your principal, as the broker sees it"),),
 )
 async def whoami(context: Context, request: Request) -> Whoami:

@@ -448,7 +448,7 @@ async def undo_set_failure_policy(context: Context, request: SetFailurePolicyReq
     title="Set the failure policy",
     permission="subscriptions:change",
     summary="Set when failed messages are redelivered and what happens to those that fail too often. "
-    "What is not given stays.",
+    "Fields not given stay.",
     forecast=forecast_set_failure_policy,
     undo=undo_set_failure_policy,
     examples=(

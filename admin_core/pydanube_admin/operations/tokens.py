@@ -101,7 +101,7 @@ class RevokedToken(Change):
 @operation(
     "tokens.list",
     effect=Effect.READ,
-    summary="List API tokens by name: whose they are, until when, when last used. Never the tokens themselves.",
+    summary="List API tokens by name, with owner, expiry and last use. Never the tokens themselves.",
     examples=(Example({}, "every token"),),
 )
 async def list_tokens(context: Context, request: SortedListRequest) -> Page[TokenItem]:

@@ -45,8 +45,8 @@ async def forecast_set_durability(context: Context, request: SetDurabilityReques
         effect=Effect.DESTROY if falls else None,
         image={"durability": before, "topic_id": str(topic.own.topic_id)},
         basis=[str(topic.own.topic_id), before],
-        later="Receipts are sent once the message is on the owner's disk. If the owner is lost, the topic waits for it, and what "
-        "only its disk has is lost with that. Producers connect again"
+        later="Receipts are sent once the message is on the owner's disk. If the owner is lost, the topic waits for it. Messages "
+        "that only its disk has are lost with the disk. Producers connect again"
         if falls
         else None,
     )

@@ -77,8 +77,8 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
         if all(each.is_whole for each in facts)
         else f"The lost broker reported {since} how far its topics went. Messages that it acknowledged behind the end of the copy are "
         "missing, and perhaps not all are counted. If it still runs without etcd it goes on acknowledging until it reaches "
-        "etcd: end it first. When it comes back it writes what only it has to lost+found/ in the store, and keeps its other "
-        "topics",
+        "etcd: end it first. When it comes back, it writes messages that only it has to lost+found/ in the store, and keeps "
+        "its other topics",
         basis=[sorted((each.topic, each.broker_id, each.copied_to) for each in facts)],
     )
 

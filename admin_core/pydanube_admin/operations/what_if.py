@@ -84,7 +84,7 @@ class _Found:
     at=Place.BROKER,
     tool="what_if",
     title="Compute a scenario",
-    summary="Compute what a lost broker, more consumers, more load, retention, or a deletion would lead to.",
+    summary="Compute the effects of a lost broker, more consumers, more load, retention, or a deletion.",
     default_profile=True,
     examples=(
         Example({"scenario": "load", "factor": 3}, "three times the messages: disks and lag"),

@@ -206,7 +206,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
         if position is not None and (slot is None or slot.wal_status == "lost"):
             raise InvalidArgument(
                 f"the replication slot {self._slot} is gone, and with it changes since {position.partition(' ')[0]}. To read "
-                f"all rows anew, delete the topic connect-{self.name}-positions and start the connector.",
+                f"all rows again, delete the topic connect-{self.name}-positions and start the connector.",
                 field="settings.slot", value=self._slot,
             )  # fmt: skip
         self._streaming, self._held = False, []

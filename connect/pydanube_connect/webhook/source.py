@@ -42,7 +42,7 @@ class WebhookSettings(Settings):
     path: str = Field(default="/", pattern=r"^/", description="where requests are taken")
     token: SecretStr | None = Field(default=None, description="senders show it as Authorization: Bearer …")
     signature: Scheme | None = Field(
-        default=None, description="whose signature each request has to have. Others get 401"
+        default=None, description="sender whose signature each request must have. Others get 401"
     )
     secrets: list[SecretStr] = Field(
         default=[], max_length=10, description="keys of the signature. Two while the sender changes its key"

@@ -214,7 +214,7 @@ def of_all_brokers(answers: Mapping[str, Diagnosis], *, missing: Mapping[str, st
         replace(each, unobservable=tuple(f"broker {broker}: {why}" for why in each.unobservable))
         for broker, each in answers.items()
     ]
-    unseen = [f"what broker {broker} has: {why}" for broker, why in sorted(missing.items())]
+    unseen = [f"findings of broker {broker}: {why}" for broker, why in sorted(missing.items())]
     return _of_several(named, subject=subject, unseen=unseen, brief=True)
 
 

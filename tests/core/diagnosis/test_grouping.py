@@ -102,7 +102,10 @@ def test_a_fact_of_the_cluster_is_told_once_and_silence_of_a_few_is_not_health()
     quiet = {"1": diagnose((), subject={"topics": 1}, as_of_ms=NOW, brief=True)}
     assert of_all_brokers(quiet, missing={}).verdict is Verdict.HEALTHY
     less = of_all_brokers(quiet, missing={"2": "it does not answer"})
-    assert (less.verdict, less.unobservable) == (Verdict.UNKNOWN, ("what broker 2 has: it does not answer",))
+    assert (less.verdict, less.unobservable) == (
+        Verdict.UNKNOWN,
+        ("findings of broker 2: it does not answer",),
+    )
 
 
 def test_a_cause_outside_the_brokers_is_one_finding_that_names_them() -> None:

@@ -145,8 +145,8 @@ CLAIMS: Final[dict[str, Claim]] = {
     rf"and {N} messages? (?:was|were) sent again": lambda v, m: v.redelivered.in_window == _number(m),
     rf"{N} messages? (?:was|were) acknowledged after they had expired, of {N} deliveries": lambda v, m: v.answered_late == _number(m)
     and v.unanswered.total == _number(m, 2),
-    r"acknowledged after their ack timeout|what expires is acknowledged later": lambda v, m: 2 * v.answered_late >= v.unanswered.total > 0,
-    rf"what expires is {N} of many": lambda v, m: v.unread == _number(m) < v.state.acked_above,
+    r"acknowledged after their ack timeout|expired messages are acknowledged later": lambda v, m: 2 * v.answered_late >= v.unanswered.total > 0,
+    rf"only {N} of many expire": lambda v, m: v.unread == _number(m) < v.state.acked_above,
     # -- failures
     rf"{N} different messages? (?:was|were) given back as failed": lambda v, m: v.failing + v.dead_lettered.in_window + v.dropped.in_window
     == _number(m),

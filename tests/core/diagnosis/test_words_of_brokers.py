@@ -201,7 +201,7 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     # -- pressure
     rf"^{N} syncs of the journal in the window|with {N} syncs in the window": lambda v, m: v.pressure.syncs == float(m[1] or m[2]),
     rf"the disk syncs slowly: {N} of {N} syncs": lambda v, m: (v.pressure.slow_syncs, v.pressure.syncs) == (_n(m), _n(m, 2)),
-    r"the disk is slow: what waits": lambda v, m: v.pressure.slow_syncs >= 3,
+    r"the disk is slow: each sync waits": lambda v, m: v.pressure.slow_syncs >= 3,
     rf"it began with {N} of {N} more than 500 ms": lambda v, m: (v.pressure.slow_waits, v.pressure.syncs) == (_n(m), _n(m, 2)),
     rf"{N} connections were opened in the window, and {N} are open|clients opened {N} connections within \d+ s, and {N} are open": lambda v, m: (
         (v.pressure.opened, v.pressure.open_now) == (float(m[1] or m[3]), float(m[2] or m[4]))

@@ -30,7 +30,7 @@ def _effect(item: Item) -> Cell:
 PLANS: Final = View(
     name="plans",
     title="Plans",
-    summary="Changes that were shown and not yet done, and what became of them.",
+    summary="Plans of changes, with their outcome.",
     twin="danube plans list --json",
     asks=listed("plans.list"),
     columns=(
@@ -110,7 +110,7 @@ def _audited(situation: Situation) -> Sequence[Item]:
 AUDIT: Final = View(
     name="audit",
     title="Audit",
-    summary="Who changed what, with which outcome. u takes the change back. `:audit reads` shows reads too.",
+    summary="Changes, with caller and outcome. u takes the change back. `:audit reads` shows reads too.",
     twin="danube audit query --json",
     asks=listed("audit.query", extent=Extent.NEWS),
     columns=(

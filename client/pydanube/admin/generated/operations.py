@@ -225,7 +225,7 @@ class AuditOperations(KeywordsNamed):
         page: str | None = None,
         filter: str | None = None,
     ) -> Page[AuditRecord]:
-        """List audit records, the newest first: who called what, when, by which face, with the outcome."""
+        """List audit records, the newest first: caller, operation, time, face and outcome."""
         return await self._caller.call("audit.query", locals(), Page[AuditRecord], reads=True)
 
     async def verify(self) -> VerifiedAudit:
@@ -288,7 +288,7 @@ class BindingsOperations(KeywordsNamed):
         top: int | None = None,
         changed_since: str | None = None,
     ) -> Page[BindingItem]:
-        """List bindings: which principal has which roles on what. The filter is over principals."""
+        """List bindings: the roles of principals on resources. The filter is over principals."""
         return await self._caller.call("bindings.list", locals(), Page[BindingItem], reads=True)
 
 
@@ -491,7 +491,7 @@ class ClusterOperations(KeywordsNamed):
         ]
         | None = None,
     ) -> WhatIf:
-        """Compute what a lost broker, more consumers, more load, retention, or a deletion would lead to."""
+        """Compute the effects of a lost broker, more consumers, more load, retention, or a deletion."""
         return await self._caller.call("cluster.what_if", locals(), WhatIf, reads=True)
 
 
@@ -1292,7 +1292,7 @@ class PlansOperations(KeywordsNamed):
         topics: str | None = None,
         why: str | None = None,
     ) -> PlanDocument:
-        """Show exactly what a change would do, and get the token that does it once. Nothing changes."""
+        """Show the exact effects of a change, and get the token that does it once. Nothing changes."""
         return await self._caller.call("plans.create", locals(), PlanDocument)
 
     async def discard(self, plan_id: str, *, why: str | None = None) -> DiscardedPlan:
@@ -1313,7 +1313,7 @@ class PlansOperations(KeywordsNamed):
         return await self._caller.call("plans.list", locals(), Page[PlanItem], reads=True)
 
     async def show(self, plan_id: str) -> ShownPlan:
-        """Show what a plan would change, without its token."""
+        """Show the changes of a plan, without its token."""
         return await self._caller.call("plans.show", locals(), ShownPlan, reads=True)
 
 
@@ -1412,7 +1412,7 @@ class QuotasOperations(KeywordsNamed):
         plan_token: str | None = None,
         why: str | None = None,
     ) -> ChangedQuota:
-        """Limit what a namespace or a principal takes, immediately. A limit that is not named stays, null removes it."""
+        """Limit the use of a namespace or a principal immediately. A limit that is not named stays, null removes it."""
         return await self._caller.call("quotas.set", locals(), ChangedQuota)
 
     async def plan_set(
@@ -1754,7 +1754,7 @@ class SecurityOperations(KeywordsNamed):
         return await self._caller.call("security.explain", locals(), Explanation, reads=True)
 
     async def whoami(self) -> Whoami:
-        """Show the principal of this call, how it was proven, and what it may do."""
+        """Show the principal of this call, how it was proven, and its permissions."""
         return await self._caller.call("security.whoami", locals(), Whoami, reads=True)
 
 
@@ -1885,7 +1885,7 @@ class SubscriptionsOperations(KeywordsNamed):
         plan_token: str | None = None,
         why: str | None = None,
     ) -> ChangedFailurePolicy:
-        """Set when failed messages are redelivered and what happens to those that fail too often. What is not given stays."""
+        """Set when failed messages are redelivered and what happens to those that fail too often. Fields not given stay."""
         return await self._caller.call("subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
 
     async def plan_set_failure_policy(
@@ -1996,7 +1996,7 @@ class TokensOperations(KeywordsNamed):
         top: int | None = None,
         changed_since: str | None = None,
     ) -> Page[TokenItem]:
-        """List API tokens by name: whose they are, until when, when last used. Never the tokens themselves."""
+        """List API tokens by name, with owner, expiry and last use. Never the tokens themselves."""
         return await self._caller.call("tokens.list", locals(), Page[TokenItem], reads=True)
 
     async def revoke(

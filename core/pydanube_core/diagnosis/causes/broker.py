@@ -491,7 +491,7 @@ def sync_helper_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         p99 = "" if seen.wait_p99_ms is None else f", 99 of 100 within {seen.wait_p99_ms:.1f} ms"
         return f"the helper began with {seen.syncs} syncs in the window{p99}"
     if disk_sync_slow.holds_for(view, options):
-        return "the disk is slow: what waits for a sync waits for the sync before it"
+        return "the disk is slow: each sync waits for the sync before it"
     return Finding(
         confidence=0.85,
         summary=f"syncs of the journal wait for their helper process: it began with {seen.slow_waits} of {seen.syncs} more "
@@ -531,7 +531,7 @@ def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "open_now": seen.open_now,
             "per_s": round(seen.opened / seen.window_s, 1) if seen.window_s else None,
         },
-        next=(NextCall("brokers.logs", {"lines": 100}, "see what its connections ended with"), _PRESSURE),
+        next=(NextCall("brokers.logs", {"lines": 100}, "see why its connections ended"), _PRESSURE),
     )
 
 
@@ -575,7 +575,7 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "slow_syncs": seen.slow_syncs,
         },
         next=(
-            NextCall("producers.list", {"topic": seen.busiest}, "see who sends that much"),
+            NextCall("producers.list", {"topic": seen.busiest}, "see which producer sends that much"),
             NextCall("topics.get_policies", {"topic": seen.busiest}, "see whether max_publish_rate bounds it"),
         ),
     )  # fmt: skip

@@ -506,7 +506,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 )
 def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if ack_timeout_short.holds_for(view, options):
-        return "what expires is acknowledged later: the ack timeout is shorter than the work"
+        return "expired messages are acknowledged later: the ack timeout is shorter than the work"
     found = [one for one in view.consumers if one.expired or one.standing != "answering"]
     if not found:
         return "no consumer let a delivery expire since it answered last, and none is set aside"
@@ -516,12 +516,12 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
     above = view.state.acked_above
     if alone and not aside and above > view.unread:
         behind = counted(above, "message behind the cursor's is", "messages behind the cursor's are")
-        return f"{behind} acknowledged: what expires is {view.unread} of many"
+        return f"{behind} acknowledged: only {view.unread} of many expire"
     goes_on = "goes on being sent messages" + (", because no other consumer takes them" if alone else "")
     what = "is set aside" if worst in aside else goes_on
     did = f"let {counted(worst.expired, 'delivery', 'deliveries')} expire and has answered nothing since"
     if not worst.expired:
-        did = "took nothing of what waits in its client's buffer for a whole ack timeout"
+        did = "took none of the messages in its client's buffer for a whole ack timeout"
     return Finding(
         severity=Severity.CRITICAL if alone and view.unread else Severity.WARNING,
         confidence=0.95,

@@ -135,8 +135,8 @@ def _ago(seconds: float) -> str:
 @partial(
     SubscriptionRule,
     severity="warning if more messages come since, for six intervals, and the status is FALLING_BEHIND, else info",
-    holds="messages wait, and the rate at which they come or are read became three times what it was, or a third, and "
-    "stayed so for four intervals",
+    holds="messages wait, and their rate of arrival or of reading tripled or fell to a third, and stayed so for four "
+    "intervals",
     evidence={
         "produced_before, produced_since": "messages a second. Null if that rate is even",
         "consumed_before, consumed_since": "messages a second. Null if that rate is even",
@@ -357,7 +357,7 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             "acknowledged_in_window": view.acknowledged.in_window,
         },
         next=(
-            NextCall("topics.get_policies", {"topic": view.topic}, "see what takes it, and when"),
+            NextCall("topics.get_policies", {"topic": view.topic}, "see which policy deletes it, and when"),
             NextCall(
                 "topics.set_policies",
                 {"topic": view.topic, "policies": {"drop_unread": 0}},

@@ -30,7 +30,7 @@ _OTHERS: Final = "which of its other topics use the quota up"
     TopicRule,
     holds="producers waited, or were refused, for a quota in the window",
     evidence={
-        "quotas": "those that were used up, with whose they are",
+        "quotas": "exhausted quotas, with their owners",
         "refused_publishes_in_window, refused_messages_in_window": "batches or calls that were refused, and their messages",
         "produce_rate": "messages a second that came",
     },
@@ -71,7 +71,7 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
     severity="warning, or info where nothing is unread",
     holds="consumers of the topic waited for a quota in the window",
     evidence={
-        "quotas": "those that were used up, with whose they are",
+        "quotas": "exhausted quotas, with their owners",
         "lag_messages": "unread by this subscription",
     },
     unobservable=(_OTHERS, "whether it was another subscription of the topic that waited"),
@@ -95,7 +95,7 @@ def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 @partial(
     BrokerRule,
     holds="a principal made, or destroyed, more within an hour than its quota allows, and a change was refused in the window",
-    evidence={"quotas": "those that refused a change, with whose they are"},
+    evidence={"quotas": "quotas that refused a change, with their owners"},
     unobservable=("whether a person or a program is behind it",),
     helps="look at the changes. Freeze the principal if it should stop, or raise its quota",
     many="brokers refuse changes",

@@ -389,7 +389,7 @@ def repeated_publishes(view: TopicView, options: DiagnosisOptions) -> Outcome:
         "behind_s": "append time less publish time, the median of its newest batches. Below 0 its clock is ahead",
         "spread_s": "between the largest and the smallest",
         "batches": "that were compared",
-        "other_producers": "whose publish times fit",
+        "other_producers": "producers whose publish times fit",
     },
     unobservable=(
         "the clock of the producer's machine, and where no other producer writes, whose clock is wrong",
