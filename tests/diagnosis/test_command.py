@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from tests.support.broker_process import BrokerProcess
+
+
+def of_the_cluster(broker: BrokerProcess, *flags: str) -> dict[str, Any]:
+    """Return the finding of the cluster's diagnosis about a subscription without a consumer, once a sample has it."""
+    while True:
+        findings = broker.json_command("diagnose", "cluster", *flags)["findings"]
+        for each in findings:
+            if each["rule"] == "no_consumers":
+                return each  # type: ignore[no-any-return]
 
 
 def test_a_check_of_a_subscription_exits_with_six(broker: BrokerProcess) -> None:
@@ -27,6 +37,10 @@ def test_a_check_of_a_subscription_exits_with_six(broker: BrokerProcess) -> None
     assert finding["ruled_out_count"] == len(finding["ruled_out"])
     brief = json.loads(broker.command(*check[:-1], check=False).stdout)["findings"][0]
     assert (brief["ruled_out"], brief["ruled_out_count"]) == ([], finding["ruled_out_count"])
+    whole, counted = of_the_cluster(broker, "--explain"), of_the_cluster(broker)
+    rules = [{each["rule"] for each in one["ruled_out"]} for one in (whole, finding)]
+    assert rules[0] == rules[1], "the cluster's answer lists them, too"
+    assert (counted["ruled_out"], counted["ruled_out_count"]) == ([], len(rules[1]))
     passing = broker.command(
         "diagnose", "subscription", "logs", "billing", "--fail-on", "critical", check=False
     )

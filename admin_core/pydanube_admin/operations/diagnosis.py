@@ -48,6 +48,7 @@ Explain = Annotated[bool, Field(description="Also causes ruled out")]
 
 class DiagnoseClusterRequest(Request):
     fail_on: FailOn = None
+    explain: Explain = False
 
 
 class DiagnoseTopicRequest(Request):
@@ -154,7 +155,7 @@ class AlertItem(Result):
     examples=(Example({}, "the present faults"),),
 )
 async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) -> DiagnosisResult:
-    return await _result(_cluster(context), request.fail_on)
+    return await _result(_cluster(context), request.fail_on, explain=request.explain)
 
 
 async def _cluster(context: Context) -> Diagnosis:
@@ -206,7 +207,7 @@ async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> Dia
     effect=Effect.READ,
     tool="analyze_consumer_lag",
     permission="topics:read",
-    summary="Find why a subscription is behind, if it is: findings, causes ruled out, the next call.",
+    summary="Find why a subscription is behind, if it is: findings, evidence, the next call.",
     default_profile=True,
     condition="passed",
     examples=(

@@ -68,7 +68,7 @@ class PlanRequest(Request):
 
 class ApplyPlanRequest(Request):
     plan_token: Annotated[
-        str, Field(min_length=1, max_length=256, description="plan_token of the plan, which works once")
+        str, Field(min_length=1, max_length=256, description="In plan_operation's answer. It works once")
     ]
     plan_id: Annotated[
         str | None, Field(max_length=64, description="Optional: refuse the token of another plan")

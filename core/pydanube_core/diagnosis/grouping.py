@@ -24,7 +24,7 @@ BRIEF_BYTES: Final = 5_500  # of findings as JSON; with tools and commands an an
 def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     """Return one finding for each rule and severity, in the order of their worst. `findings` are ranked.
 
-    Ruled-out causes are left to the diagnosis of the subject, which is the first call of `next`.
+    The causes ruled out are those of the worst.
     """
     members: dict[tuple[str, int], list[Finding]] = {}
     for one in findings:
@@ -101,7 +101,7 @@ def _of_worst(group: Finding) -> Sequence[NextCall]:
 def _together(found: Sequence[Finding], rule: Rule) -> Finding:
     calls = (*_in_full(found[0], rule), *found[0].next)[:BRIEF_CALLS]
     if len(found) == 1:
-        return replace(found[0], ruled_out=(), next=calls)
+        return replace(found[0], next=calls)
     return _as_one(found, rule, calls)
 
 
@@ -122,18 +122,17 @@ def _as_one(found: Sequence[Finding], rule: Rule, calls: Sequence[NextCall]) -> 
             "messages_of_all": sum(one.evidence.get("messages_of_all", one.impact) for one in found),
             "worst": sorted(named, key=lambda each: -each["messages"])[:NAMED],
         },
-        ruled_out=(),
         next=(*calls[: BRIEF_CALLS - 1], everyone),
     )
 
 
 def _in_full(finding: Finding, rule: Rule) -> tuple[NextCall, ...]:
-    """Return the call that diagnoses the subject alone, with ruled-out causes."""
+    """Return the call that diagnoses the subject alone."""
     arguments = {name: finding.subject[name] for name in ("topic", "subscription") if name in finding.subject}
     if rule.area is RuleArea.BROKER:
         return ()
     operation = "diagnose.subscription" if "subscription" in arguments else "diagnose.topic"
-    return (NextCall(operation, arguments, "see all of its evidence and the causes ruled out"),)
+    return (NextCall(operation, arguments, "see all of its evidence"),)
 
 
 def that_fit(findings: Sequence[Finding]) -> Sequence[Finding]:

@@ -727,7 +727,7 @@ class DiagnoseOperations(KeywordsNamed):
         self._caller = caller
 
     async def cluster(
-        self, *, fail_on: Literal["info", "warning", "critical"] | None = None
+        self, *, fail_on: Literal["info", "warning", "critical"] | None = None, explain: bool | None = None
     ) -> DiagnosisResult:
         """Check everything: findings worst first, with evidence and the next call."""
         return await self._caller.call("diagnose.cluster", locals(), DiagnosisResult, reads=True)
@@ -751,7 +751,7 @@ class DiagnoseOperations(KeywordsNamed):
         fail_on: Literal["info", "warning", "critical"] | None = None,
         explain: bool | None = None,
     ) -> DiagnosisResult:
-        """Find why a subscription is behind, if it is: findings, causes ruled out, the next call."""
+        """Find why a subscription is behind, if it is: findings, evidence, the next call."""
         return await self._caller.call("diagnose.subscription", locals(), DiagnosisResult, reads=True)
 
     async def topic(
