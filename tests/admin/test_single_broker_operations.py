@@ -96,6 +96,7 @@ async def test_dead_letters_are_listed(cluster: Administered) -> None:
             "x-original-topic-offset": str(number),
             "x-failure-reason": "no such account",
             "x-delivery-attempt": "6",
+            "trace": f"t{number}",
         }
         await cluster(
             "messages.publish", topic="orders-dlq-billing", payload=f"m{number}", attributes=attributes
@@ -103,6 +104,8 @@ async def test_dead_letters_are_listed(cluster: Administered) -> None:
     listed = await cluster("dead_letters.list", topic="orders", subscription="billing")
     assert [(item["offset"], item["original_offset"]) for item in listed["items"]] == [(1, 1), (2, 2)]
     assert listed["items"][0]["untrusted"]["reason"] == "no such account"
+    # What the broker added stands in the item, and not once more among the attributes
+    assert [item["untrusted"]["attributes"] for item in listed["items"]] == [{"trace": "t1"}, {"trace": "t2"}]
     missing = await cluster.refused(
         "dead_letters.replay", topic="orders", subscription="billing", offsets="0"
     )

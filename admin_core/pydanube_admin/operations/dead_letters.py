@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
@@ -224,7 +224,7 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
         message = await _read(context, letter)
         if message is None:
             continue  # retention has taken it since
-        body, is_cut, used = fenced(message, room)
+        body, is_cut, used = fenced(replace(message, attributes=_own_attributes(message)), room)
         room -= used
         attempt = message.attributes.get("x-delivery-attempt", "")[:20]
         body |= {"reason": letter.reason or None, "delivery_attempt": attempt or None}
@@ -251,6 +251,16 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
         groups=_groups(found, letters.states),
         left=letters.unread,
     )
+
+
+def _own_attributes(message: MessageFacts) -> dict[str, str]:
+    """Return a letter's attributes without those that the broker added. The item has their values already."""
+    is_long = len(message.attributes.get("x-failure-reason", "")) > MAX_REASON_CHARS
+    return {
+        name: value
+        for name, value in message.attributes.items()
+        if name not in ADDED or (name == "x-failure-reason" and is_long)
+    }
 
 
 async def _read(context: Context, letter: Letter) -> MessageFacts | None:
