@@ -437,6 +437,7 @@ class TakeOverFacts:
     missing_messages: int  # known to be neither in the store nor in the chain
     subscriptions: int
     is_whole: bool = False  # the copy has all that was acknowledged, so the topic continues without a gap
+    is_mirror: bool = False  # its link copies missing messages again, so it continues without a gap, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,15 @@ from pydanube_core.facts import TakeOverFacts
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("is_whole", "continued", "later"),
+    ("is_whole", "is_mirror", "continued", "later"),
     [
-        (True, {"goes_on_at": 15}, "without a gap"),
-        (False, {"goes_on_above": 18 + (1 << 32)}, "behind the end of the copy are missing"),
+        (True, False, {"goes_on_at": 15}, "without a gap"),
+        (False, False, {"goes_on_above": 18 + (1 << 32)}, "behind the end of the copy are missing"),
+        (False, True, {"goes_on_at": 15}, "copies missing messages from the source again"),
     ],
 )
-async def test_topic_continues_without_a_gap_where_the_copy_is_whole(
-    is_whole: bool, continued: dict[str, int], later: str
+async def test_topic_continues_without_a_gap_where_the_copy_is_whole_or_a_link_fills_it(
+    is_whole: bool, is_mirror: bool, continued: dict[str, int], later: str
 ) -> None:
     facts = TakeOverFacts(
         topic="/default/t",
@@ -33,6 +34,7 @@ async def test_topic_continues_without_a_gap_where_the_copy_is_whole(
         missing_messages=0 if is_whole else 3,
         subscriptions=1,
         is_whole=is_whole,
+        is_mirror=is_mirror,
     )
     context: Any = SimpleNamespace(port=SimpleNamespace(take_over_facts=AsyncMock(return_value=[facts])))
     found = await forecast_take_over(context, TopicRequest(topic="t"))

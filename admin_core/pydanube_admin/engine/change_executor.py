@@ -45,7 +45,7 @@ from pydanube_admin.engine.change_records import (
     reached,
 )
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs
-from pydanube_admin.engine.forecast import Forecast, bounded, is_stale
+from pydanube_admin.engine.forecast import Forecast, bounded, is_stale, made_again
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
 from pydanube_admin.engine.models import Change, Place, Result
@@ -443,6 +443,7 @@ class ChangeExecutor:
             for each in forecast.diff
             if before.get(each["path"], {}).get("before") != each["before"]
         ]
+        changed += made_again(record.pinned, forecast.pinned)
         by = await self._changed_by(call, record)
         said = [{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}]
         stale = (

@@ -25,7 +25,8 @@ class Forecast:
     `basis` must be equal when the plan is applied. Its default is the differences and the blast radius.
     `counts` is what producers and consumers change. It must be equal, too, unless `was_live`: they changed it
     within the last `LIVE_MS`, so a plan would be stale at once. `pinned` is the present meaning of the request, JSON values only:
-    the call that applies the plan finds it in `Context.pinned` and acts on nothing else. `later` is a
+    the call that applies the plan finds it in `Context.pinned` and acts on nothing else. Its `topics`, concrete topic → id,
+    tell a topic from a later one of the same name. `later` is a
     sentence about later consequences. `messages` and `bytes` of the blast radius are only the immediate loss.
     """
 
@@ -57,6 +58,16 @@ def is_stale(planned: str, now: Forecast) -> bool:
     """Return whether a plan of that revision no longer matches a forecast."""
     ground, _, counts = planned.partition(".")
     return ground != _digest(now.ground) or bool(counts and counts != _digest(now.counts))
+
+
+def made_again(planned: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return a change {path, planned, now} for each pinned topic in whose place another one of its name is now."""
+    before, after = ((each or {}).get("topics", {}) for each in (planned, now))
+    return [
+        {"path": f"topics{topic}/topic_id", "planned": topic_id, "now": after[topic]}
+        for topic, topic_id in before.items()
+        if after.get(topic, topic_id) not in (None, topic_id)
+    ]
 
 
 def is_live(now_ms: int, *times_ms: int | None) -> bool:

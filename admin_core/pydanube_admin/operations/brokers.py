@@ -484,12 +484,18 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
             value=facts.broker_id,
         )
     if request.is_filtered:
-        selected = await _selected(context, facts, request)
+        served = await _served(context, facts, request)
+        planned: Mapping[str, str] = served if context.pinned is None else context.pinned["topics"]
+        owners = {
+            topic: facts.broker_id if topic in served else await _owner(context, topic) for topic in planned
+        }
         return Forecast(
-            diff=[entry(f"topics{topic}/owner", facts.broker_id, "another broker") for topic in selected],
-            blast_radius=blast_radius(topics=len(selected)),
-            basis=[facts.broker_id, selected],
-            pinned={"topics": selected},
+            diff=[
+                entry(f"topics{topic}/owner", owners[topic], "another broker") for topic in sorted(planned)
+            ],
+            blast_radius=blast_radius(topics=len(planned)),
+            basis=[facts.broker_id, {topic: served.get(topic) for topic in planned}],
+            pinned={"topics": {topic: served.get(topic) for topic in planned}},
         )
     state = await _state_now(context, facts)
     return Forecast(
@@ -499,19 +505,20 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
     )
 
 
-async def _selected(context: Context, facts: BrokerFacts, request: UnloadBrokerRequest) -> list[str]:
-    """Return the topics that this broker serves in the selected namespaces, each partition by its own name.
+async def _owner(context: Context, topic: str) -> str | None:
+    found = await context.port.owners(topic)
+    return found[0].broker_id if found and found[0] is not None else None
 
-    Of those of a plan, the ones that it still serves.
-    """
+
+async def _served(context: Context, facts: BrokerFacts, request: UnloadBrokerRequest) -> dict[str, str]:
+    """Return topic → id of what this broker serves in the selected namespaces, each partition by its own name."""
     names = [
         key.topic
         for key in await context.port.topic_index()
         if facts.broker_id in key.owners and request.selects(key.topic)
     ]
     found = await context.port.this.topic_facts(names)
-    selected = {log.topic for whole, *parts in found for log in parts or [whole]}
-    return sorted(selected if context.pinned is None else selected & {*context.pinned["topics"]})
+    return {log.topic: str(log.topic_id) for whole, *parts in found for log in parts or [whole]}
 
 
 async def _state_now(context: Context, facts: BrokerFacts) -> str:
@@ -550,7 +557,8 @@ async def _move_selected(
     context: Context, facts: BrokerFacts, request: UnloadBrokerRequest
 ) -> UnloadedBroker:
     """Begin to move the topics of some namespaces. A topic that cannot move is reported, and the others go on."""
-    selected, tasks = await _selected(context, facts, request), context.executor.tasks
+    assert context.pinned is not None, "the forecast gives the topics"
+    selected, tasks = sorted(context.pinned["topics"]), context.executor.tasks
     followed, not_begun = await FollowedMoves.of(context.port), dict[str, str]()
     for topic in selected:
         try:

@@ -241,8 +241,18 @@ async def _some_of(
 Pinned = Sequence[Sequence[str]]  # topic, source and target of each move
 
 
-async def _as_planned(context: Context, moves: Pinned) -> Forecast:
+async def _ids(context: Context, topics: Sequence[str]) -> dict[str, str]:
+    """Return topic → id of those topics, each partition by its own name, whose owners answer."""
+    found: dict[str, str] = {}
+    for start in range(0, len(topics), FACTS_AT_ONCE):
+        for logs in await context.port.topic_facts(topics[start : start + FACTS_AT_ONCE]):
+            found |= {log.topic: str(log.topic_id) for log in logs}
+    return found
+
+
+async def _as_planned(context: Context, pinned: Mapping[str, Any]) -> Forecast:
     """Return the forecast of a plan's own moves. It is stale if one of them is not possible any more."""
+    moves: Pinned = pinned["moves"]
     takers = set(await context.port.takers())
     lost: dict[str, str | None] = {}
     for topic, source, target in moves:
@@ -250,13 +260,24 @@ async def _as_planned(context: Context, moves: Pinned) -> Forecast:
         owners = [None if each is None else each.broker_id for each in found]
         if target not in takers or owners != [source]:
             lost[topic] = owners[0] if owners else None
-    return _rebalancing(moves, loads=(), lost=lost)
+    ids = await _ids(context, [*pinned["topics"]])
+    return _rebalancing(moves, loads=(), lost=lost, ids={topic: ids.get(topic) for topic in pinned["topics"]})
 
 
 def _rebalancing(
-    moves: Pinned, *, loads: Sequence[Mapping[str, Any]], lost: Mapping[str, str | None]
+    moves: Pinned,
+    *,
+    loads: Sequence[Mapping[str, Any]],
+    lost: Mapping[str, str | None],
+    ids: Mapping[str, str | None],
 ) -> Forecast:
-    """Return the forecast of moves. `loads`: how they change loads. `lost`: topics that cannot move so, with their owners."""
+    """Return the forecast of moves.
+
+    Args:
+        loads: how they change loads.
+        lost: topics that cannot move so, with their owners.
+        ids: of the topics.
+    """
     owners = [
         entry(f"topics{topic}/owner", lost.get(topic, source), target) for topic, source, target in moves
     ]
@@ -267,14 +288,14 @@ def _rebalancing(
             "sources": {topic: source for topic, source, _ in moves},
             "moves": {topic: target for topic, _, target in moves},
         },
-        basis=[[list(move) for move in moves], list(lost)],
-        pinned={"moves": [list(move) for move in moves]},
+        basis=[[list(move) for move in moves], list(lost), dict(ids)],
+        pinned={"moves": [list(move) for move in moves], "topics": dict(ids)},
     )
 
 
 async def forecast_rebalance(context: Context, request: RebalanceRequest) -> Forecast:
     if context.pinned is not None:
-        return await _as_planned(context, context.pinned["moves"])
+        return await _as_planned(context, context.pinned)
     found, moves = await _chosen(context, request)
     judged = found.assessment
     if not moves and request.by == "topics":
@@ -303,7 +324,10 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
                 f"brokers/{move.target}/{resource}", round(move.target_before, 3), round(move.target_after, 3)
             )
         )
-    return _rebalancing([(move.topic, move.source, move.target) for move in moves], loads=loads, lost={})
+    ids = await _ids(context, [move.topic for move in moves])
+    return _rebalancing(
+        [(move.topic, move.source, move.target) for move in moves], loads=loads, lost={}, ids=ids
+    )
 
 
 @operation(

@@ -95,12 +95,13 @@ async def _hand_over(context: Context, moves: Mapping[str, str]) -> None:
 async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast:
     topic = await find_topic(context, request.topic)
     moves = await _moves_of(context, topic, request.to_broker)
-    sources = {log.topic: log.owner for log in topic.logs if log.topic in moves}
+    logs = [log for log in topic.logs if log.topic in moves]
+    sources = {log.topic: log.owner for log in logs}
     return Forecast(
         diff=[entry(f"topics{log}/owner", source, moves[log]) for log, source in sources.items()],
         image={"sources": sources, "moves": dict(moves)},
         basis=[str(topic.own.topic_id), sources, dict(moves)],
-        pinned={"moves": dict(moves)},
+        pinned={"moves": dict(moves), "topics": {log.topic: str(log.topic_id) for log in logs}},
         blast_radius=blast_radius(
             topics=1, subscriptions=len(topic.subscriptions), consumers=topic.consumers
         ),

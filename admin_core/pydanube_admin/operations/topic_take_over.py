@@ -15,6 +15,7 @@ from pydanube_admin.engine.operation import operation
 
 _JUMP: Final = 1 << 32  # offsets between the last message of the copy and the next one
 _WHOLE: Final = "The copy has all that was acknowledged, and the topic continues without a gap"
+_MIRROR: Final = "The topic is a mirror: its link copies missing messages from the source again, and it continues without a gap"
 
 
 class TakenOverTopic(Change):
@@ -42,7 +43,7 @@ def _found(each: TakeOverFacts) -> dict[str, Any]:
 
 def _continued(each: TakeOverFacts) -> dict[str, int]:
     """Return the offset at which the next owner continues, or the one above which it does if messages may be missing."""
-    if each.is_whole:
+    if each.is_whole or each.is_mirror:
         return {"goes_on_at": each.copied_to}
     return {"goes_on_above": max(each.copied_to, each.reported_to or 0) + _JUMP}
 
@@ -75,6 +76,8 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
         ),
         later=_WHOLE
         if all(each.is_whole for each in facts)
+        else _MIRROR
+        if all(each.is_mirror for each in facts)
         else f"The lost broker reported {since} how far its topics went. Messages that it acknowledged behind the end of the copy are "
         "missing, and perhaps not all are counted. If it still runs without etcd it goes on acknowledging until it reaches "
         "etcd: end it first. When it comes back, it writes messages that only it has to lost+found/ in the store, and keeps "

@@ -352,6 +352,7 @@ class RemovedBrokers:
                     reported_at_ms=None if report is None else reported_ms,
                     missing_messages=hole + beyond,
                     is_whole=_is_whole(now, chain),
+                    is_mirror=self._is_mirror(now),
                     subscriptions=len(self._starts(topic_id)),
                 )
             )
