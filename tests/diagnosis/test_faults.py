@@ -85,6 +85,7 @@ async def test_thirty_faults_side_by_side_are_each_found_with_their_numbers(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(10 * (DEADLINE_S + 30))
 async def test_ten_seeds_of_every_fault_have_their_cause_first(
     make_broker: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +116,7 @@ async def test_ten_seeds_of_every_fault_have_their_cause_first(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(960)
 @pytest.mark.parametrize("seed", range(2, 12))
 async def test_each_fault_alone_is_found(
     make_broker: Make, seed: int, capsys: pytest.CaptureFixture[str]

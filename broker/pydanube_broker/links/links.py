@@ -182,19 +182,15 @@ class ClusterLinks:
         """Return the last epoch of a log in this cluster, which another broker may own."""
         return (await epoch_counter(self._store, TopicName.parse(log))).epoch
 
-    def troubles(self) -> tuple[LinkView, ...]:
-        """Return the links with topics that are not copied. A paused link has none."""
-        found = (_trouble(each) for each in self.facts())
-        return tuple(each for each in found if each is not None)
-
-    def gaps(self) -> dict[str, tuple[int, int]]:
-        """Return log → the offsets that the source had deleted before they were copied."""
-        return {
-            mirror.topic: mirror.gap
-            for each in self.facts()
-            for mirror in each.mirrors
-            if mirror.gap is not None
+    def seen(self) -> tuple[tuple[LinkView, ...], Mapping[str, tuple[int, int]]]:
+        """Return the links with topics that are not copied, without paused ones, and log → the offsets that the source had
+        deleted before they were copied. O(mirrors)."""
+        facts = self.facts()
+        troubles = (_trouble(each) for each in facts)
+        gaps = {
+            mirror.topic: mirror.gap for each in facts for mirror in each.mirrors if mirror.gap is not None
         }
+        return tuple(each for each in troubles if each is not None), gaps
 
     def lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
         """Yield the messages that each link lacks here, as far as the source reported."""

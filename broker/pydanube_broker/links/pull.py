@@ -90,6 +90,7 @@ class Pull:
 
     Args:
         source: name of the source's log.
+        cluster: that has it.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Pull:
         link: LinkRecord,
         topic: Topic,
         source: str,
+        cluster: str,
         copies: Copies,
         place: Place,
         allowance: Allowance,
@@ -108,6 +110,7 @@ class Pull:
         self.topic = topic
         self._link = link
         self._source = source
+        self.cluster = cluster
         self._copies = copies
         self._place = place
         self._now_ms = now_ms
@@ -269,10 +272,10 @@ class Pull:
                     await room.wait()
         self._at, self._error = piece.end_offset, None
 
-    def source_is_there(self) -> None:
-        """Note that the source answers, so that a quiet log's marks still hold."""
+    def source_is_there(self, heard_ms: int) -> None:
+        """Note when the source last answered, so that a quiet log's marks still hold."""
         if self.follows:
-            self._marked_at_ms = self._now_ms()
+            self._marked_at_ms = heard_ms
 
     @property
     def follows(self) -> bool:

@@ -361,30 +361,43 @@ class LinkRun:
         """Copy each log of a mirror that this broker owns, and end the copies of others."""
         now_s = time.monotonic()
         self._sealed = {key: at for key, at in self._sealed.items() if now_s - at < SEAL_S}
-        wanted: dict[int, tuple[Topic, MirrorOf]] = {}
+        wanted: dict[int, Topic] = {}
         for topic in self._registry.topics if not self.link.failed_over else ():
             if topic.link != self.link.name or topic.closed is not None:
                 continue
             if topic.topic_id in self._sealed:
                 continue
-            mark = MirrorOf.of(topic.options.settings.options)
-            if mark is not None and (self._cluster is None or mark.cluster == self._cluster):
-                wanted[topic.topic_id] = topic, mark
+            cluster = self._cluster_of(topic)
+            if cluster is not None and self._cluster in (None, cluster):
+                wanted[topic.topic_id] = topic
+        heard_ms = now_ms() if self._error is None else None
         for topic_id, (pull, task) in list(self.pulls.items()):
             ended = task is not None and task.done()
-            if topic_id not in wanted or pull.topic is not wanted[topic_id][0] or ended:
+            if pull.topic is not wanted.get(topic_id) or ended:
                 if task is not None:
                     task.cancel()
                 del self.pulls[topic_id]
-            else:
+                continue
+            if pull.cursors:
                 pull.place_cursors()
-                if self._error is None:
-                    pull.source_is_there()
-        for topic_id, (topic, mark) in wanted.items():
-            if topic_id not in self.pulls:
+            if heard_ms is not None:
+                pull.source_is_there(heard_ms)
+        for topic_id, topic in wanted.items():
+            if (
+                topic_id not in self.pulls
+                and (mark := MirrorOf.of(topic.options.settings.options)) is not None
+            ):
                 pull = self._pull(topic, mark)
                 task = asyncio.get_running_loop().create_task(pull.run()) if self._copies_now else None
                 self.pulls[topic_id] = pull, task
+
+    def _cluster_of(self, topic: Topic) -> str | None:
+        """Return the cluster that a mirror was made of. Not parsed again for a log that is copied: a look takes all of them."""
+        pull, _ = self.pulls.get(topic.topic_id, (None, None))
+        if pull is not None and pull.topic is topic:
+            return pull.cluster
+        mark = MirrorOf.of(topic.options.settings.options)
+        return None if mark is None else mark.cluster
 
     def _pull(self, topic: Topic, mark: MirrorOf) -> Pull:
         partition = topic.options.partition
@@ -413,6 +426,7 @@ class LinkRun:
             self.link,
             topic,
             source,
+            mark.cluster,
             self._copies,
             place,
             self._allowance,

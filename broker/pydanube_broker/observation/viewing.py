@@ -326,6 +326,7 @@ class Viewer:
         seen = sampler.tier_errors
         before = max((total for at, total in seen if at <= now - window_ms), default=0)
         journal_error, away = health.journal_error, health.metadata_away
+        links, gaps = observed.links.seen()
         return BrokerView(
             broker_id=str(observed.data_dir.broker_id),
             now_ms=now,
@@ -360,8 +361,8 @@ class Viewer:
             clock_steps=CLOCK.steps,
             clocks_apart=CLOCK.contradiction(),
             clock_ahead_s=round((CLOCK.apart_most() or ("", 0))[1] / 1000, 1),
-            links=observed.links.troubles(),
-            mirror_gaps=observed.links.gaps(),
+            links=links,
+            mirror_gaps=gaps,
             credentials=observed.credentials(),
             refused_changes=observed.registry.quotas.refused_changes(window_ms),
             bad_objects=() if tier.missing is not None else _bad_objects(tier),

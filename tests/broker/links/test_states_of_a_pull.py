@@ -33,7 +33,9 @@ def _pull(copies: Any) -> Pull:
     made: Any = Pull
     return cast(
         Pull,
-        made(link, topic, "/default/t", copies, lambda: (5, "http://x"), Allowance(0), lambda: 7, None),
+        made(
+            link, topic, "/default/t", "eu-1", copies, lambda: (5, "http://x"), Allowance(0), lambda: 7, None
+        ),
     )
 
 
