@@ -1,4 +1,4 @@
-"""Three brokers and etcd for a benchmark, and measurements of the unavoidable costs beside them."""
+"""Several brokers and etcd for a benchmark, and measurements of the unavoidable costs beside them."""
 
 from __future__ import annotations
 
@@ -151,6 +151,7 @@ class OwnCluster:
 async def own_cluster(
     parent: Path | None,
     *,
+    brokers: int = BROKERS,
     one_address: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[OwnCluster]:
@@ -165,7 +166,7 @@ async def own_cluster(
     """
     home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
     try:
-        state = prepared(home, brokers=BROKERS, etcd=1, port_offset=_free_offset())
+        state = prepared(home, brokers=brokers, etcd=1, port_offset=_free_offset())
         port = _ports()[0] + state.port_offset
         more = {"DANUBE_SERVER__CONNECT_URL": f"http://127.0.0.1:{port}"} if one_address else {}
         local = LocalCluster(home, state, prose, environment={**more, **environment})
