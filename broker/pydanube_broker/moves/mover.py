@@ -492,11 +492,15 @@ class Mover:
         assert participant.record is not None
         try:
             async with self._rebuilding:
-                await self._doors.rebuild(participant.record, Arrival(self._hub, topic_id))
+                arrival = Arrival(self._hub, topic_id)
+                # If the topic goes to another heir meanwhile, `DropCopy` releases it. It is no copy with progress to show.
+                self._coming[topic_id] = _Coming(arrival, participant.record.broker_id, waits=True)
+                await self._doors.rebuild(participant.record, arrival)
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)
             self._act(topic_id, lambda participant: participant.failed(turn))
             return
+        self._coming.pop(topic_id, None)
         self._act(topic_id, lambda participant: participant.rebuilt(turn, epoch))
 
     def _drop_copy(self, topic_id: TopicId) -> None:

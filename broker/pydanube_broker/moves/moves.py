@@ -579,15 +579,16 @@ class Moves:
     async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
         assert assignment.move is not None
         await copy_parts(self._tier.child.call, assignment.move.parts, arrival)
-        state = None
+        head = state = None
         if not arrival.has_end:  # also if a leader of the previous release has dropped `from_store`
             await self._registry.catalog.records.until_known(assignment.topic_id)
             head = await self.taking.head(assignment.topic_id)
-            self._rebuilt_from[assignment.topic_id] = assignment.epoch, head
             inherited = await self._inherit(assignment, head, arrival)
             state = await self.taking.rebuild(assignment, head, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
         await self.make_safe(assignment)
+        if head is not None:
+            self._rebuilt_from[assignment.topic_id] = assignment.epoch, head
 
     async def _inherit(self, assignment: Assignment, head: CatalogHead, arrival: Arrival) -> LogState | None:
         """Copy the messages that a lost owner's chain has behind the objects. Return the topic's state there, or None."""
@@ -689,6 +690,7 @@ class Moves:
 
     def gone(self, topic_id: TopicId) -> None:
         self._registry.ownership.held.pop(topic_id, None)
+        self._rebuilt_from.pop(topic_id, None)
         self._tier.let_go(topic_id)
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:

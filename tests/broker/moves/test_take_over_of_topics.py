@@ -18,7 +18,7 @@ from pydanube_broker.chain import ChainObjects, Item, Place, piece_key
 from pydanube_broker.chain.piece import encode_piece
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.ids import BrokerId, Epoch
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import inheritance, moves, removed_brokers
@@ -270,6 +270,49 @@ async def test_another_heir_goes_on_if_the_first_is_lost(cluster: SeveralBrokers
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
     assert (await record_of(cluster, int(gone))).until == until_then, "it reads up to the same fence"
+
+
+@pytest.mark.parametrize("step", ["rebuild", "make_safe"])
+async def test_heir_keeps_nothing_of_a_topic_that_goes_to_another_heir(
+    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    await filled("t", cluster.brokers[3])
+    await cluster.brokers[3].journal.until_durable()
+    shutil.copytree(cluster.brokers[3].journal.folder, tmp_path / "copied")
+    await copied(cluster, tmp_path, int(await lost(cluster, 3)))
+    held_up = list[Broker]()
+    for broker in cluster.brokers.values():
+        door = broker.moves.taking if step == "rebuild" else broker.moves
+        carry_out = getattr(door, step)
+
+        async def hangs(*given: Any, broker: Broker = broker, carry_out: Any = carry_out) -> Any:
+            if held_up and held_up[0] is not broker:
+                return await carry_out(*given)
+            held_up[:] = [broker]
+            return await anyio.sleep_forever()
+
+        monkeypatch.setattr(door, step, hangs)
+    await cluster.brokers[1].port.take_over("t")
+    await until(lambda: bool(held_up))
+    first = held_up[0]
+    (topic_id,) = first.hub.states.keys() & set(first.moves.mover.participants)
+    assert topic_id in first.hub.states
+    other = next(each for each in cluster.brokers.values() if each is not first)
+    # as the leader does when the lease of the first heir has ended
+    store, key = first.admin_state.store, keys.assignment_key(topic_id)
+    item = await store.get(key)
+    assert item is not None
+    now = Assignment.of(item.key, item.value)
+    coordinator = other.registry.ownership.coordinator
+    target, incarnation = broker_id(other), coordinator.alive()[broker_id(other)]
+    after = replace(now, broker_id=target, incarnation=incarnation, epoch=Epoch(now.epoch + 1))
+    await store.transact([Put(key, after.to_json())])
+    await until(lambda: cluster.serves_name("t"))
+    assert cluster.owner("t") is other
+    await until(lambda: topic_id not in first.moves.mover.participants)
+    assert topic_id not in first.hub.states
+    assert not first.moves._rebuilt_from
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
 
 
 def copying(settings: Settings, **more: Any) -> Broker:
