@@ -178,14 +178,23 @@ class Coordinator:
         active = sorted(self._active(), key=lambda broker: self._heading[broker])
         return {broker: Incarnation(self._members[broker].incarnation) for broker in active}
 
+    def heirs(self) -> dict[BrokerId, Incarnation]:
+        """Return the brokers of `alive` that can take over topics of a lost broker. An older release reads no chain."""
+        return {broker: life for broker, life in self.alive().items() if self._members[broker].inherits}
+
     def spread(
-        self, topics: Sequence[TopicId], *, avoid: Mapping[TopicId, BrokerId] = MappingProxyType({})
+        self,
+        topics: Sequence[TopicId],
+        *,
+        avoid: Mapping[TopicId, BrokerId] = MappingProxyType({}),
+        to_heirs: bool = False,
     ) -> dict[TopicId, BrokerId]:
         """Choose a broker for each topic as if all moved: the one with the fewest topics, including those just chosen.
 
         Topics that no other broker could take are left out. `avoid`: brokers to choose only if there is no other.
+        `to_heirs`: choose among `heirs`.
         """
-        load, active = self._heading.copy(), self._active()
+        load, active = self._heading.copy(), self.heirs() if to_heirs else self._active()
         found: dict[TopicId, BrokerId] = {}
         for topic_id in topics:
             place = self._places.get(topic_id)

@@ -44,7 +44,7 @@ from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inherited
 from pydanube_broker.moves.move import Witnesses, assign, joined, take_away
-from pydanube_broker.moves.take_over import Found, TakeOvers
+from pydanube_broker.moves.take_over import NO_HEIR, Found, TakeOvers
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.topics.log_state import LogState
@@ -136,7 +136,9 @@ class RemovedBrokers:
         for broker_id in removed | closing:
             why = None
             try:
-                if broker_id in lost and coordinator.alive():
+                if broker_id in lost and not coordinator.heirs():
+                    why = NO_HEIR
+                elif broker_id in lost:
                     await self._take_some(
                         coordinator, broker_id, journals.get(broker_id), all_of_it=broker_id in removed
                     )
@@ -158,7 +160,7 @@ class RemovedBrokers:
 
         These are the stored topics, or all topics if the broker's record has `on_loss` "take_over".
         """
-        if journal is None or not journal.record.copies or not coordinator.alive():
+        if journal is None or not journal.record.copies or not coordinator.heirs():
             return False
         everything = journal.record.on_loss == "take_over"
         asked = journal.record.topics if journal.record.state is JournalState.CLOSING else ()
@@ -223,7 +225,7 @@ class RemovedBrokers:
         said = self._said[broker_id]
         # Topics that were written last are taken first, because their producers wait.
         places.sort(key=lambda place: _written_ms(said.get(place.topic_id)), reverse=True)
-        targets = coordinator.spread([each.topic_id for each in places])
+        targets = coordinator.spread([each.topic_id for each in places], to_heirs=True)
         places = [each for each in places if each.topic_id in targets]
         witnesses = await self._read(coordinator, places)
         waiting = iter(places)
@@ -302,9 +304,10 @@ class RemovedBrokers:
                 field="broker_id",
                 value=str(broker_id),
             )
-        if not coordinator.alive():
+        if not coordinator.heirs():
             raise LastBroker(
-                f"the topics of broker {broker_id} have nowhere to go: no broker takes any", field="broker_id"
+                f"the topics of broker {broker_id} have nowhere to go: no broker of this release takes any",
+                field="broker_id",
             )
         places = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
         said, said_ms = await self._kept.read(broker_id)
@@ -402,7 +405,7 @@ class RemovedBrokers:
         if now.broker_id != place.broker_id or not self._is_to_go(now):
             return None
         head, counter = read.head, read.counter
-        incarnation = coordinator.alive().get(target)
+        incarnation = coordinator.heirs().get(target)
         if incarnation is None or not coordinator.leads():
             return None
         found = None if head is None else head.head

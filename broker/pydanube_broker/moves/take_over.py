@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pydanube_core.errors import Conflict
 from pydanube_storage.metadata import Absent, KeyValue, MetadataStore, Revision, read_all
@@ -30,6 +31,8 @@ from pydanube_broker.records import Aside, Change, change
 from pydanube_broker.slices import Slices
 
 log = logging.getLogger("pydanube.cluster")
+
+NO_HEIR: Final = "no broker of this release takes topics: start one, or activate one that was drained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +117,8 @@ class TakeOvers:
             if place.broker_id in coordinator.members:
                 raise is_back(place.broker_id)
             found.setdefault(place.broker_id, []).append(topic.topic_id)
-        if not coordinator.alive():
-            raise Conflict("no broker takes topics: start one, or activate one that was drained")
+        if not coordinator.heirs():
+            raise Conflict(NO_HEIR)
         return found
 
     async def until_now(self, broker_id: BrokerId) -> ChainRange:
@@ -145,7 +148,7 @@ class TakeOvers:
         record = found.record
         until = await fence(self._chains, self._cluster, record.journal, record.from_piece, record.term)
         self.fences += 1
-        heirs = set(coordinator.spread(topics).values())
+        heirs = set(coordinator.spread(topics, to_heirs=True).values())
         after = await self._write(coordinator, broker_id, found, fenced(record, until, heirs))
         log.warning(
             "chain_fenced",

@@ -19,10 +19,11 @@ from pydanube_broker.chain.piece import encode_piece
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch
-from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
+from pydanube_broker.cluster.journal_record import JournalRecord, JournalState, taken_over
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import inheritance, moves, removed_brokers
 from pydanube_broker.moves.move import Change, MoveStep
+from pydanube_broker.moves.take_over import NO_HEIR
 from pydanube_broker.settings.sections import Cluster, Settings
 from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable
@@ -270,6 +271,43 @@ async def test_another_heir_goes_on_if_the_first_is_lost(cluster: SeveralBrokers
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
     assert (await record_of(cluster, int(gone))).until == until_then, "it reads up to the same fence"
+
+
+async def test_brokers_of_an_older_release_take_nothing_over(cluster: SeveralBrokers, tmp_path: Path) -> None:
+    for name in ("t", "other", "waits"):
+        await filled(name, cluster.brokers[3])
+    await cluster.brokers[3].journal.until_durable()
+    shutil.copytree(cluster.brokers[3].journal.folder, tmp_path / "copied")
+    gone = await lost(cluster, 3)
+    await copied(cluster, tmp_path, int(gone))
+
+    def is_old(n: int) -> None:
+        old = broker_id(cluster.brokers[n])
+        for broker in cluster.brokers.values():
+            members = broker.registry.ownership.coordinator._members
+            members[old] = replace(members[old], inherits=False)
+
+    is_old(2)
+    for name in ("t", "other"):  # one for each heir, if both could
+        await cluster.brokers[2].port.take_over(name)
+        await until(lambda name=name: cluster.serves_name(name))
+        assert cluster.owner(name) is cluster.brokers[1]
+        assert await read_all(cluster, name, 15) == TIERED + COPIED
+    is_old(1)
+    with pytest.raises(Conflict, match="no broker of this release takes topics"):
+        await cluster.brokers[2].port.take_over("waits")
+    # it was planned before
+    store, key = cluster.brokers[1].admin_state.store, keys.journal_key(BrokerId(int(gone)))
+    waits = cluster.brokers[1].registry.catalog.index.find_topic(TopicName.parse("waits"))
+    assert waits is not None
+    planned = taken_over(await record_of(cluster, int(gone)), [waits.topic_id])
+    await store.transact([Put(key, planned.to_json())])
+
+    def why() -> list[str | None]:
+        coordinators = [each.registry.ownership.coordinator for each in cluster.brokers.values()]
+        return [each.why for one in coordinators for each in one.taken_over.values()]
+
+    await until(lambda: why() == [NO_HEIR])
 
 
 @pytest.mark.parametrize("step", ["rebuild", "make_safe"])
