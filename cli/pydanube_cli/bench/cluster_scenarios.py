@@ -271,8 +271,8 @@ async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
                 "topics": plan.topics,
                 "each_topic_s": _spread(taken),
                 "all_topics_s": _spread(slowest),
-                # `missing` may be what the brokers had not copied when they were killed
-                "messages": {name: sum(each[name] for each in counts) for name in COUNTS},
+                "not_copied": sum(each["not_copied"] for each in counts),  # when their brokers were killed
+                "not_copied_s": max(each["not_copied_s"] for each in counts),
             },
         },
         "raw": {"lease_s": LEASE_S},
@@ -281,7 +281,7 @@ async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
             "leader_to_bound": _share(max(led), LEASE_S + 1),
             "taken_over_to_bound": _share(max(slowest), 1.0 if plan.topics <= FEW_TOPICS else 3.0),
         },
-        "verified": dict.fromkeys(COUNTS, 0),
+        "verified": {name: sum(each[name] for each in counts) for name in COUNTS},
     }
 
 

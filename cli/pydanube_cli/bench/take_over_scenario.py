@@ -21,6 +21,8 @@ from pydanube_cli.render import prose
 LOADED_S: Final = 3.0  # all topics are written for so long before the broker is killed
 PAUSE_S: Final = 0.2  # between two sends to a topic
 PATIENCE: Final = Retry(max_elapsed_s=120.0)
+#: between an acknowledgement and the copy of the message in the store: the linger of 0.1 s, a request, and a busy machine
+COPIED_S: Final = 1.0
 CALM_S: Final = 11.0  # the leader takes nothing over in its first lease
 TAKING: Final = {"DANUBE_JOURNAL__COPY": "true", "DANUBE_CLUSTER__ON_LOSS": "take_over"}
 
@@ -49,8 +51,9 @@ async def taken_over(
             await asyncio.sleep(max(0.0, begun_s + CALM_S - time.monotonic()))
             late, counts = await _lost(cluster, victim, names)
         prose(
-            f"served after {median(late):.2f} s, the last topic after {max(late):.2f} s. {counts['missing']} of "
-            f"{counts['sent']} messages are missing"
+            f"served after {median(late):.2f} s, the last topic after {max(late):.2f} s. {counts['not_copied']} of "
+            f"{counts['sent']} messages were not copied, the first of them acknowledged {counts['not_copied_s']:.2f} s before "
+            f"the kill. {counts['missing']} others are missing"
         )
         all_late += late
         slowest.append(max(late))
@@ -84,30 +87,44 @@ async def _lost(cluster: OwnCluster, victim: int, names: Sequence[str]) -> tuple
             tasks.create_task(send(client, name))
         await until(lambda: all_answered(time.perf_counter() - 10 * PAUSE_S), "all topics are written")
         await asyncio.sleep(LOADED_S)
+        killed_s = time.perf_counter()
         await cluster.local.kill_broker(victim)
         await until(is_over, "the lease is over")
         over_s = time.perf_counter()
         await until(lambda: all_answered(over_s), "all topics are served again")
         enough.set()
     late = [next(each for each in times if each >= over_s) - over_s for times in acknowledged.values()]
-    return late, await _read_back(cluster, other, {name: len(times) for name, times in acknowledged.items()})
+    return late, await _read_back(cluster, other, acknowledged, killed_s, over_s)
 
 
-async def _read_back(cluster: OwnCluster, at: int, acknowledged: Mapping[str, int]) -> Found:
+async def _read_back(
+    cluster: OwnCluster, at: int, acknowledged: Mapping[str, Sequence[float]], killed_s: float, over_s: float
+) -> Found:
+    """Compare the topics with the times of the acknowledgements, and count.
+
+    `not_copied`: messages that are missing because the copy of the journal may not have had them when the broker was killed:
+    acknowledged less than `COPIED_S` before that, by this broker. `not_copied_s`: the most that one was acknowledged before.
+    `missing`: all others that are missing.
+    """
     received = missing = duplicates = unordered = 0
+    not_copied: list[float] = []
     async with connect(cluster.broker(at).url, retry=PATIENCE) as client:
-        for name, sent in acknowledged.items():
+        for name, times in acknowledged.items():
             async with client.reader(name, stop="head") as reader:
                 numbers = [int.from_bytes(each.payload[:8], "little") async for each in reader]
             received += len(numbers)
-            missing += len(set(range(sent)).difference(numbers))
+            lost_s = [times[number] for number in set(range(len(times))).difference(numbers)]
+            ages_s = [killed_s - each for each in lost_s if killed_s - COPIED_S <= each < over_s]
+            not_copied += ages_s
+            missing += len(lost_s) - len(ages_s)
             duplicates += len(numbers) - len(set(numbers))
             unordered += sum(b < a for a, b in pairwise(numbers))
-    sent = sum(acknowledged.values())
     return {
-        "sent": sent,
+        "sent": sum(map(len, acknowledged.values())),
         "received": received,
         "missing": missing,
         "duplicates": duplicates,
         "out_of_order": unordered,
+        "not_copied": len(not_copied),
+        "not_copied_s": round(max(not_copied, default=0.0), 3),
     }
