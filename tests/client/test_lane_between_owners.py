@@ -55,7 +55,7 @@ class Played:
                 await self.more.wait()
 
 
-def lane(brokers: Sequence[Played]) -> ConsumeLane:
+def lane(brokers: Sequence[Played], *, subscription: str = "s") -> ConsumeLane:
     """A lane that finds these brokers one after the other, and gives back whatever it is asked for."""
     left = list(brokers)
 
@@ -73,8 +73,8 @@ def lane(brokers: Sequence[Played]) -> ConsumeLane:
             concrete_topic="/default/t",
             receiver=ReceiverOptions(
                 topic="/default/t",
-                subscription="s",
-                type="key-shared",
+                subscription=subscription,
+                type="key-shared" if subscription else "",
                 start="latest",
                 start_given=False,
                 credit_messages=CREDIT,
@@ -129,3 +129,17 @@ async def test_who_gave_nothing_back_opens_with_its_credit() -> None:
     await following.until_heard(1)
     running.cancel()
     assert following.heard[0].open.credit_messages == CREDIT
+
+
+async def test_a_reader_continues_at_the_next_owner_without_a_session() -> None:
+    """It leaves no answers behind, and brokers refuse the field."""
+    former = Played(
+        pb.ConsumeResponse(opened=pb.ConsumerOpened(session=1, start_offset=4)), left_by_its_owner()
+    )
+    following = Played(pb.ConsumeResponse(opened=pb.ConsumerOpened(session=2)))
+    running = asyncio.create_task(lane([former, following], subscription="").run())
+    await following.until_heard(1)
+    running.cancel()
+    opening = following.heard[0].open
+    assert not opening.resume_session
+    assert opening.start == "offset:4"

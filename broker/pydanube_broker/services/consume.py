@@ -41,9 +41,8 @@ WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_bac
 # Answers that are sent again to the topic's next owner, unless carried out here
 SENT_AGAIN: Final = frozenset(("ack", "nack", "terminate", "given_back"))
 OF_READERS: Final = frozenset(("stop",))  # fields of OpenConsumer
-OF_CONSUMERS: Final = frozenset(
-    ("type", "key_filters", "ack_timeout_ms", "reports_taken", "max_extend_ms", "resume_session")
-)
+# Without resume_session: readers of older SDKs send it when their topic has moved
+OF_CONSUMERS: Final = frozenset(("type", "key_filters", "ack_timeout_ms", "reports_taken", "max_extend_ms"))
 RANGES_AT_ONCE: Final = 2_048  # ranges of an answer per turn of the loop: some milliseconds
 MAX_REQUEST_BYTES: Final = 2 << 20  # room for the most ranges, and for everything else
 MAX_UNREAD_ANSWERS: Final = 1_000  # with more, the broker stops reading from the client until it reads

@@ -423,7 +423,8 @@ class ConsumeLane:
             case "failure":
                 failure = response.failure
                 error = ClusterError.from_json(failure.error.decode())
-                if isinstance(error, (NoOwner, NotOwner)) and failure.HasField("carried_out"):
+                moves = isinstance(error, (NoOwner, NotOwner)) and failure.HasField("carried_out")
+                if moves and not self.reader:  # a reader has no session that the next owner could continue
                     self.answers.kept.owner_left(failure.carried_out)
                 raise error
             case other:

@@ -81,9 +81,17 @@ async def test_a_topic_goes_round_under_load_and_nothing_is_lost_or_doubled(clus
                 got.append(int(message.payload))
                 await message.ack()
 
+    read: list[int] = []
+
+    async def read_all() -> None:
+        async with connect(url) as client, client.reader("t", start="earliest") as reader:
+            async for message in reader:
+                read.append(int(message.payload))  # noqa: PERF401 (read while it grows)
+
     async with anyio.create_task_group() as group:
         group.start_soon(produce)
         group.start_soon(consume)
+        group.start_soon(read_all)
         for _ in range(3):
             await some_more()
             await move(cluster, "t", cluster.others("t")[0])
@@ -91,6 +99,7 @@ async def test_a_topic_goes_round_under_load_and_nothing_is_lost_or_doubled(clus
         enough.set()
         await finished.wait()
         await until(lambda: set(got) == set(sent))
+        await until(lambda: len(read) >= len(sent))
         stored = cluster.owner("t").registry.find(name)
         assert stored is not None
         pump = stored.subscriptions["s"]
@@ -99,6 +108,7 @@ async def test_a_topic_goes_round_under_load_and_nothing_is_lost_or_doubled(clus
     first = list(dict.fromkeys(got))
     assert first == sorted(first), "each message first in its order"
     assert stored.commit == len(sent), "each stored once"
+    assert read == sent, "a reader has each once, in order"
 
 
 async def test_a_move_needs_no_look_of_the_leader(
