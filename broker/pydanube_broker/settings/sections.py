@@ -125,21 +125,23 @@ ENVIRONMENT_ONLY: Final = frozenset({"metadata.user", "metadata.password"})
 
 
 class Metadata(Section):
-    """Where it is kept which topics exist and who owns them."""
+    """The store of metadata: topics, their owners, policies."""
 
     url: Text = Field(
         default=EMBEDDED,
-        description="embedded, in the data directory, or etcd://host:port[,host:port…]/prefix, etcds:// with TLS",
+        description="embedded (in the data directory), or etcd://host:port[,host:port…]/prefix, or etcds:// for TLS",
     )
-    user: Text | None = Field(default=None, description="of etcd, only from the environment")
-    password: Secret | None = Field(default=None, description="the same", repr=False)
+    user: Text | None = Field(default=None, description="user name for etcd, only from the environment")
+    password: Secret | None = Field(
+        default=None, description="its password, only from the environment", repr=False
+    )
     ca: FilePath | None = Field(
-        default=None, description="PEM file: the authority of etcd's certificates. It turns TLS on"
+        default=None, description="PEM file with the authority of etcd's certificates. It turns TLS on"
     )
-    cert: FilePath | None = Field(default=None, description="PEM file: the certificate shown to etcd")
+    cert: FilePath | None = Field(default=None, description="PEM file with the certificate for etcd")
     key: FilePath | None = Field(default=None, description="PEM file with its private key")
     prefix: Text | None = Field(
-        default=None, description="of the keys on etcd, for a url that names none. /danube if neither does"
+        default=None, description="prefix of the keys on etcd, if url has none. /danube if unset"
     )
 
 
@@ -155,7 +157,7 @@ with warnings.catch_warnings():  # pydantic has an old method with the name of `
         )
         tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
         retention_bytes: Size | None = Field(
-            default=None, description="delete the oldest beyond this much. Never if unset"
+            default=None, description="delete the oldest messages beyond this size. Never if unset"
         )
         retention_age: Duration | None = Field(
             default=None, description="delete messages older than this. Never if unset"
@@ -189,7 +191,7 @@ class Policies(Section):
 
     durability: DefaultDurability = Field(
         default="fsynced",
-        description="of reliable topics that are created without one. stored needs tier.url",
+        description="durability of reliable topics that are created without one. stored needs tier.url",
     )
     max_producers_per_topic: Limit = Field(default=0, description="producers connected to a topic")
     max_subscriptions_per_topic: Limit = Field(default=0, description="subscriptions of a topic")
@@ -199,10 +201,10 @@ class Policies(Section):
     max_subscription_dispatch_rate: Limit = Field(default=0, description="messages/s and subscription")
     max_message_size: Limit = Field(default=0, description="bytes. topics.max_message_bytes holds as well")
     alert_unread_messages: Limit = Field(
-        default=0, description="an alert, where a subscription has more unread than this"
+        default=0, description="alert if a subscription has more unread messages than this"
     )
     alert_unread_age_s: Limit = Field(
-        default=0, description="an alert, where a subscription's oldest unread message is older"
+        default=0, description="alert if the oldest unread message of a subscription is older than this"
     )
 
 
@@ -211,7 +213,7 @@ class Delivery(Section):
 
     max_unacked_messages: Count = Field(
         default=1000,
-        description="in flight to one official consumer, unless its subscription has a window of its own",
+        description="messages in flight to one official consumer, unless its subscription has a window of its own",
     )
     ack_timeout: ShortDuration = Field(
         default=30.0, description="an unacknowledged message returns after this"
@@ -227,33 +229,35 @@ class Tier(Section):
 
     url: Text | None = Field(
         default=None,
-        description="where objects go: a folder, s3://, gs:// or az://…. objects/ in the data directory if unset",
+        description="place of the objects: a folder, s3://, gs:// or az://…. objects/ in the data directory if unset",
     )
     flush_bytes: Size = Field(default=32 << 20, description="a topic is flushed at this size")
     flush_age: ShortDuration = Field(default=60.0, description="or at this age")
     object_bytes: Size = Field(default=128 << 20, description="compaction merges objects up to this size")
-    endpoint: Text | None = Field(default=None, description="of a store compatible with S3 or Google's")
-    region: Text | None = Field(default=None, description="of the store")
+    endpoint: Text | None = Field(
+        default=None, description="address of a store that is compatible with S3 or Google's"
+    )
+    region: Text | None = Field(default=None, description="region of the store")
     path_style: Switch | None = Field(default=None, description="bucket in the path instead of the host name")
     profile: Text | None = Field(default=None, description="credentials profile")
     role: Text | None = Field(
-        default=None, description="ARN of a role to take on, with the profile's or the environment's keys"
+        default=None, description="ARN of a role to assume, with the keys of the profile or the environment"
     )
     anonymous: Switch = Field(default=False, description="use a public store without credentials")
     encryption: Encryption | None = Field(
-        default=None, description="server-side, of written objects: AES256 or aws:kms"
+        default=None, description="server-side encryption of written objects: AES256 or aws:kms"
     )
     kms_key: Text | None = Field(default=None, description="key id for aws:kms. The bucket's own if unset")
     take_over: Limit | None = Field(
         default=None,
-        description="incarnation of the store's owner that is gone for good, from its refusal. 0: the objects are gone",
+        description="take over the store from this incarnation of a lost owner, which the refusal names. 0: the objects are gone",
     )
     check_interval: ShortDuration = Field(
         default=60.0,
-        description="between two checks of an object in the background: two requests each, at most 64 KiB",
+        description="time between two checks of objects in the background. A check is two requests of at most 64 KiB",
     )
     timeout: ShortDuration = Field(
-        default=20.0, description="an answer of the store, and all tries of a call, may take this long"
+        default=20.0, description="longest time for an answer of the store, and for all tries of a call"
     )
 
 
@@ -271,7 +275,7 @@ class Admin(Section):
     )
     audit_reads: AuditReads = Field(
         default="sampled",
-        description="reads in the audit: all, none, or of those that are alike one a minute",
+        description="reads in the audit: all, none, or sampled, which is one a minute of equal reads",
     )
     audit_retention: Duration | None = Field(
         default=None,
@@ -295,19 +299,21 @@ class Cluster(Section):
 class Balance(Section):
     """The load manager of several brokers."""
 
-    mode: BalanceMode = Field(default="suggest", description="off, suggest or act: whether moves are begun")
+    mode: BalanceMode = Field(default="suggest", description="off, suggest moves, or act, which begins them")
     interval: ShortDuration = Field(
-        default=60.0, description="between two observations. Rates are taken over it"
+        default=60.0, description="time between two observations. Rates are taken over it"
     )
     cooldown: ShortDuration = Field(default=600.0, description="a topic that moved stays for this long")
     max_moves: Count = Field(default=20, description="maximum concurrent moves of topics")
-    floor: Size = Field(default=1 << 20, description="bytes a second below which no broker is too busy")
+    floor: Size = Field(
+        default=1 << 20, description="bytes a second. A broker with less traffic is never too busy"
+    )
 
 
 class Diagnosis(Section):
     """Sampling and hysteresis of findings and alerts."""
 
-    sample_interval: ShortDuration = Field(default=5.0, description="between two samples")
+    sample_interval: ShortDuration = Field(default=5.0, description="time between two samples")
     window: ShortDuration = Field(default=300.0, description="rates are taken over this long")
     stuck_after: ShortDuration = Field(default=300.0, description="no progress for this long is stuck")
     open_after: Count = Field(default=2, description="samples before an alert opens")
@@ -328,7 +334,7 @@ class Telemetry(Section):
 
     enabled: Switch = Field(default=True, description="write telemetry")
     sample_interval: ShortDuration = Field(
-        default=5.0, description="between two samples, no shorter than diagnosis.sample_interval"
+        default=5.0, description="time between two samples, no shorter than diagnosis.sample_interval"
     )
     flush_age: ShortDuration = Field(default=60.0, description="samples are written after this")
     keep: ShortDuration = Field(default=30 * 86_400.0, description="thinned to a sample a minute until then")
@@ -344,13 +350,11 @@ class Mcp(Section):
     """Settings of the MCP face."""
 
     profile: Profile = Field(default="default", description="default or full set of tools")
-    confirm: Confirm = Field(
-        default="auto", description="human: plans are not applied by the assistant alone"
-    )
-    read_only: Switch = Field(default=False, description="offer and carry out nothing that changes anything")
+    confirm: Confirm = Field(default="auto", description="auto, or human: a person confirms each plan")
+    read_only: Switch = Field(default=False, description="list and carry out reads only")
     toolsets: Text | None = Field(
         default=None,
-        description="sets of tools to list beside the profile's: of topics, subscriptions, schemas, brokers, messages, "
+        description="sets of tools to list beside the profile's: topics, subscriptions, schemas, brokers, messages, "
         "security, connectors, docs, links, with commas between",
     )
 
@@ -358,11 +362,13 @@ class Mcp(Section):
 class Metrics(Section):
     """Settings of the metrics for Prometheus."""
 
-    topic_series_limit: Count = Field(default=1000, description="topics with series of their own")
+    topic_series_limit: Count = Field(
+        default=1000, description="maximum number of topics with series of their own"
+    )
 
 
 class Log(Section):
-    """Logs, on stderr, and to a collector where one is named."""
+    """The log goes to stderr, and to a collector if one is named."""
 
     level: Level = Field(default="info", description="debug, info, warning or error")
     format: Format = Field(default="text", description="text or json")
