@@ -85,7 +85,7 @@ def test_arrows_of_the_page_are_the_rules() -> None:
     assert set(package.values()) == set(DIRECTION)
     drawn = {
         package[folder]: {package[one] for one in re.findall(r"\w+", below) if one in package}
-        for folder, below in ARROW.findall(section("## Who may import whom"))
+        for folder, below in ARROW.findall(section("## Permitted imports"))
     }
     assert drawn == DIRECTION
 

@@ -16,10 +16,9 @@ REPLICATION = any("replica" in name.lower() for name in SERVICES)
 
 # What the page may call planned, by the words of its sentence, and whether it exists meanwhile.
 PLANNED: Mapping[str, bool] = {
-    "marks what does not exist yet": False,  # the page's word for it, explained
+    "marks parts that do not exist yet": False,  # the page's word for it, explained
     "`replicated`": REPLICATION,
     "in-sync set and replicas": REPLICATION,
-    "broker-to-broker traffic": REPLICATION,
     "Latest-per-key compaction": "latest_per_key" in str(OPERATIONS["topics.set_policies"].input_schema),
 }
 
