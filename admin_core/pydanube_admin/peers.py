@@ -30,7 +30,7 @@ from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import InvalidArgument, PermissionDenied, Unavailable
 from pydanube_core.facts import BrokerAddress
-from pydanube_core.ops_call import call_request
+from pydanube_core.ops_call import CARRIED_CALL, call_request
 
 from pydanube_admin.engine.models import NotSeen
 from pydanube_admin.engine.permission import call_under_way
@@ -93,7 +93,6 @@ def _answer(method: str) -> TypeAdapter[tuple[Any]]:
     return TypeAdapter(alone, config=_BYTES)
 
 
-CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 ASK: Final = "peers."  # prefix of the name of a method that is called at another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0  # a replay or an export may take minutes

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 import anyio
 from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet, Retryable
 from pydanube_core.facts import Reason
+from pydanube_core.ops_call import CARRIED_CALL
 from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
 from pydanube_storage.metadata import MetadataStore
 
@@ -46,7 +47,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.port.sessions import shown_settings
 from pydanube_broker.ports import admin_port, grpc_port, status_port
-from pydanube_broker.relay.carried_calls import CARRIED_CALL, CarriedCalls
+from pydanube_broker.relay.carried_calls import CarriedCalls
 from pydanube_broker.relay.dead_letters import APPEND, RelayedDeadLetters
 from pydanube_broker.relay.link import Links
 from pydanube_broker.relay.relay import client_context, join, open_relay

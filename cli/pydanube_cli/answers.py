@@ -23,6 +23,7 @@ from typing import Any, Final, TextIO, TypeVar
 from pydanube_admin.engine.declaration import Declared
 from pydanube_admin.wording.radius import radius_text
 from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.names import REPLAYED_FROM
 
 from pydanube_cli.command import Common
 from pydanube_cli.failures import printable
@@ -264,7 +265,6 @@ def _work_line(work: Mapping[str, Any]) -> str:
     return f"{topic}{work['done']:,}{of} {work['unit']}"
 
 
-_ATTRIBUTE: Final = "x-replayed-from"  # /namespace/topic@offset
 _SETTLED_S: Final = 0.3  # for records on their way into the journal to arrive
 _LOOKS: Final = 10
 
@@ -299,7 +299,9 @@ class ReplayAccount:
                 (last,) = self._ask(
                     "messages.peek", {"topic": part, "from": f"offset:{head - 1}", "limit": 1}
                 )["items"]
-                source, _, offset = str(last["untrusted"]["attributes"].get(_ATTRIBUTE, "")).rpartition("@")
+                source, _, offset = str(last["untrusted"]["attributes"].get(REPLAYED_FROM, "")).rpartition(
+                    "@"
+                )
                 if source:
                     found[source] = max(found.get(source, 0), int(offset) + 1)
             return found

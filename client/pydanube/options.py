@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 from pydanube_core.batch import BATCH_TARGET_BYTES
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import SubscriptionType as SubscriptionType
 from pydanube_core.names import check_client_name
 from pydanube_core.positions import Position, PositionKind
 
@@ -31,7 +32,6 @@ from pydanube.wire.transport import Pause, Transport, sleep
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SubscriptionType = Literal["exclusive", "shared", "failover", "key-shared"]
 DispatchStrategy = Literal["reliable", "non_reliable"]
 AccessMode = Literal["shared", "exclusive", "named"]
 RoutingMode = Literal["key", "round-robin", "explicit"]

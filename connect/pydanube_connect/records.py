@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.spelling import close_names
-
-#: Attribute of a message without a payload, which deletes the item of its key.
-NULL: Final = "danube-null"
-#: Attribute of a message that is delivered later than its neighbours.
-DELAYED: Final = "danube-delay-ms"
 
 
 class Place(NamedTuple):

@@ -21,13 +21,15 @@ import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from pydanube import Batch as Piece
 from pydanube import Client, Consumer, TopicNotFound
+from pydanube_core.batch.nulls import NULL
+from pydanube_core.batch.timing import DELAY_MS
 from pydanube_core.errors import ClusterError, InvalidArgument, PayloadInvalid
 from pydanube_core.names import TopicName
 
 from pydanube_connect.connector import Sink
 from pydanube_connect.dead_letters import DeadLetters
 from pydanube_connect.file import Declared
-from pydanube_connect.records import DELAYED, NULL, Batch, Delivered, Place, Record, Refused
+from pydanube_connect.records import Batch, Delivered, Place, Record, Refused
 from pydanube_connect.retrying import Stopping, alone
 from pydanube_connect.shaping import shaper
 from pydanube_connect.statistics import State, Statistics
@@ -262,7 +264,7 @@ class SinkRunner:
         schemas = piece.schemas
         await self._readers.prepare(schemas)
         attributes = piece.attributes
-        special = any(attributes) and any(NULL in each or DELAYED in each for each in attributes)
+        special = any(attributes) and any(NULL in each or DELAY_MS in each for each in attributes)
         if self.sink.decodes and self._shape is None and not special and self._readers.only_json(schemas):
             values = json_values(piece.payloads)
             if values is not None:

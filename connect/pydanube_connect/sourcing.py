@@ -21,6 +21,7 @@ import anyio
 from pydanube import Client, Producer, ProducerOptions, TopicNotFound
 from pydanube.routing import Router, Routing, bytes_beside_payload
 from pydanube.sending.window import LARGEST_BYTES
+from pydanube_core.batch.nulls import NULL
 from pydanube_core.errors import InvalidArgument, PayloadInvalid, Unavailable
 from pydanube_core.names import TopicName
 
@@ -28,7 +29,7 @@ from pydanube_connect.connector import Guarantee, Source
 from pydanube_connect.dead_letters import DeadLetters, letters_of
 from pydanube_connect.file import Declared
 from pydanube_connect.positions import Positions
-from pydanube_connect.records import NULL, Batch, Record, Refused
+from pydanube_connect.records import Batch, Record, Refused
 from pydanube_connect.retrying import Attempts, Stopping, alone
 from pydanube_connect.shaping import shaper
 from pydanube_connect.statistics import State, Statistics

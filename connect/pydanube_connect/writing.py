@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import anyio
+from pydanube_core.batch.timing import DELAY_MS
 from pydanube_core.errors import ClusterError
 
 from pydanube_connect.connector import Guarantee, Sink
 from pydanube_connect.dead_letters import letters_of
 from pydanube_connect.file import Declared
-from pydanube_connect.records import DELAYED, Batch, Delivered, Place, Record, Refused
+from pydanube_connect.records import Batch, Delivered, Place, Record, Refused
 from pydanube_connect.retrying import Attempts
 from pydanube_connect.statistics import State, Statistics
 
@@ -211,7 +212,7 @@ class Writer:
         """
         if isinstance(records, Delivered) and not records.delayed:
             return records
-        delayed = [record for record in records if DELAYED in record.attributes]
+        delayed = [record for record in records if DELAY_MS in record.attributes]
         if not delayed:
             return records
         return await self._refuse(

@@ -14,6 +14,9 @@ from typing import Any, Final
 from pydanube_core.cursor_state import CursorState
 
 LEASE_S: Final = 10  # after which a broker that died without a word has lost its topics
+# Offsets between the copy of a lost broker's topic and the next message: more than a broker appends to one topic between
+# two checks of the metadata
+JUMP: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from pydanube_core.errors import InvalidArgument, InvalidName
 
@@ -20,6 +20,12 @@ SYSTEM_NAMESPACE: Final = "system"
 AUDIT_TOPIC: Final = "/system/audit"
 MAX_PART_CHARS: Final = 128  # a part becomes a folder name in the object store: 255 bytes is the usual bound
 MAX_CLIENT_NAME_CHARS: Final = 256
+MAX_PARTITIONS: Final = 1000  # per topic: each takes a transaction at creation and is a topic afterwards
+SubscriptionType = Literal["exclusive", "shared", "failover", "key-shared"]
+SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = get_args(
+    SubscriptionType
+)  # by their number on the wire
+REPLAYED_FROM: Final = "x-replayed-from"  # attribute of a replayed message: /namespace/topic@offset
 
 _PART: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _PARTITION: Final = re.compile(r"(?P<base>.+)-part-(?P<index>0|[1-9][0-9]{0,5})\Z")

@@ -21,6 +21,9 @@ from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
 # For operations declared as long, unless the caller gives a time. His leaving ends them sooner
 LONG_RUNNING_S: Final = 3600.0
+CARRIED_CALL: Final = (
+    "/danube.relay.Administration/Call"  # method by which a broker forwards a call to another
+)
 
 
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:

@@ -14,7 +14,6 @@ from pydanube import Tls, connect
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
-from pydanube_broker.relay.carried_calls import CARRIED_CALL
 from pydanube_broker.relay.membership import Seals
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.settings.security import Auth
@@ -25,7 +24,7 @@ from pydanube_cli.composition import administered
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.names import TopicName
-from pydanube_core.ops_call import call_request
+from pydanube_core.ops_call import CARRIED_CALL, call_request
 from pydanube_core.security.identity import OPERATOR
 
 from tests.support.broker_process import free_ports

@@ -13,8 +13,9 @@ from pydanube.options import ProducerOptions
 from pydanube.retry import Retry
 from pydanube.sending.lane_options import LaneOptions
 from pydanube.sending.outbound import OutBatch
-from pydanube.sending.publish_lane import UNKNOWN_OFFSET, PublishLane
+from pydanube.sending.publish_lane import PublishLane
 from pydanube_core.batch import Codec
+from pydanube_core.batch.layout import UNKNOWN_OFFSET
 from pydanube_core.errors import ClusterError, InvalidArgument, SchemaIncompatible, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 

@@ -13,6 +13,7 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 from pydanube_core.generated import danube_admin_pb2 as pb
+from pydanube_core.names import SUBSCRIPTION_TYPES
 
 from pydanube_admin.compat.asking import Asking, AskingService
 
@@ -166,7 +167,7 @@ def _owner(found: dict[str, Any]) -> str:
 
 BACKOFF: Final = {0: "fixed", 1: "exponential"}
 POISON: Final = {0: "dead_letter", 1: "block", 2: "drop"}
-TYPES: Final = ("exclusive", "shared", "failover", "key-shared")  # by the number they have on the wire
+
 MAX_UNACKED: Final = 10_000
 
 
@@ -230,7 +231,7 @@ class Subscriptions(AskingService):
                 for item in await self._of(request.topic)
                 if item["subscription"] == request.subscription
             ),
-            TYPES[0],
+            SUBSCRIPTION_TYPES[0],
         )
         policy = pb.SubscriptionFailurePolicy(
             max_redelivery_count=found["max_redelivery_count"],
@@ -243,7 +244,7 @@ class Subscriptions(AskingService):
         if found["dead_letter_topic"] is not None:
             policy.dead_letter_topic = found["dead_letter_topic"]
         return pb.GetSubscriptionFailurePolicyResponse(
-            failure_policy=policy, subscription_type=TYPES.index(kind)
+            failure_policy=policy, subscription_type=SUBSCRIPTION_TYPES.index(kind)
         )
 
     async def set_subscription_dispatch_config(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.failure_policy import POLICY_FIELDS, POLICY_NAMES
-from pydanube_core.names import TopicName, check_subscription
+from pydanube_core.names import SubscriptionType, TopicName, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, reused, subscription_taken
 from pydanube_core.units import counted
@@ -48,10 +48,7 @@ from pydanube_admin.operations.unused import held_unused
 class CreateSubscriptionRequest(Request):
     topic: TopicArgument
     subscription: SubscriptionArgument
-    type: Annotated[
-        Literal["exclusive", "shared", "failover", "key-shared"],
-        Field(description="How consumers share messages"),
-    ] = "exclusive"
+    type: Annotated[SubscriptionType, Field(description="How consumers share messages")] = "exclusive"
     start: Annotated[
         str,
         Field(max_length=64, description="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m"),

@@ -17,7 +17,7 @@ from pydanube_core.errors import (
     TopicNotFound,
     Unavailable,
 )
-from pydanube_core.names import TopicName
+from pydanube_core.names import MAX_PARTITIONS, TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import (
     audit_is_kept,
@@ -38,8 +38,6 @@ from pydanube_admin.operations.brokers import Metrics, metrics_of
 from pydanube_admin.operations.namespaces import Policies
 from pydanube_admin.operations.topics import Topic, find_topic
 from pydanube_admin.operations.unused import held_unused
-
-MAX_PARTITIONS = 1000
 
 
 class CreateTopicRequest(Request):

@@ -24,7 +24,7 @@ from pydanube_core.errors import (
     Unavailable,
 )
 from pydanube_core.facts import TopicFacts
-from pydanube_core.names import TopicName
+from pydanube_core.names import MAX_PARTITIONS, TopicName
 from pydanube_core.refusals import changed_since, system_is_closed
 from pydanube_core.units import counted
 
@@ -35,7 +35,6 @@ from pydanube_admin.engine.following import FollowedMoves
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Place, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.operation import next_call, operation
-from pydanube_admin.operations.topic_changes import MAX_PARTITIONS
 from pydanube_admin.operations.topics import Topic, find_topic
 from pydanube_admin.operations.unused import held_unused
 

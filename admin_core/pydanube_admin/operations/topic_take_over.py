@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pydanube_core.facts import TakeOverFacts
+from pydanube_core.facts import JUMP, TakeOverFacts
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
@@ -13,7 +13,6 @@ from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import Change, Effect, Place, TopicRequest
 from pydanube_admin.engine.operation import operation
 
-_JUMP: Final = 1 << 32  # offsets between the last message of the copy and the next one
 _WHOLE: Final = "The copy has all that was acknowledged, and the topic continues without a gap"
 _MIRROR: Final = "The topic is a mirror: its link copies missing messages from the source again, and it continues without a gap"
 
@@ -45,7 +44,7 @@ def _continued(each: TakeOverFacts) -> dict[str, int]:
     """Return the offset at which the next owner continues, or the one above which it does if messages may be missing."""
     if each.is_whole or each.is_mirror:
         return {"goes_on_at": each.copied_to}
-    return {"goes_on_above": max(each.copied_to, each.reported_to or 0) + _JUMP}
+    return {"goes_on_above": max(each.copied_to, each.reported_to or 0) + JUMP}
 
 
 def _all_missing(facts: list[TakeOverFacts]) -> dict[str, int | None]:

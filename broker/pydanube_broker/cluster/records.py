@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.names import TopicName
+from pydanube_core.names import MAX_PARTITIONS, SUBSCRIPTION_TYPES, TopicName
 from pydanube_storage.metadata import Guard, KeyValue, ModRevision, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
-
-MAX_PARTITIONS: Final = 1000  # per topic: each takes a transaction at creation and is a topic afterwards
-SUBSCRIPTION_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
 class DispatchStrategy(StrEnum):

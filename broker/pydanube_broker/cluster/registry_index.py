@@ -21,14 +21,13 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 from pydanube_core.list_keys import LagKey
-from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
+from pydanube_core.names import MAX_PARTITIONS, SYSTEM_NAMESPACE, TopicName
 from pydanube_core.spelling import TopicNames
 from pydanube_storage.metadata import KeyRange, KeyValue
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
-    MAX_PARTITIONS,
     FormatRecord,
     NamespaceRecord,
     PartitionedRecord,

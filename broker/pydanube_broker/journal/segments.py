@@ -27,11 +27,11 @@ from pydanube_broker.journal.helper import Preparer
 from pydanube_broker.journal.index import sidecar_path
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, SECTOR
 from pydanube_broker.journal.recovery import Recovered, SegmentFile
+from pydanube_broker.settings.values import FIRST_SEGMENT_BYTES
 
 log = logging.getLogger("pydanube.journal")
 
 CHAIN_FILE: Final = "chain.json"  # in the folder of a journal that has a chain in the object store
-FIRST_BYTES: Final = 16 << 20  # of a segment after each start. The largest batch fits
 READY_TARGET: Final = 3  # the reserve, and two because a fast load fills one while another is prepared
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128
@@ -60,7 +60,7 @@ class SegmentFiles:
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._closed = False
         self.floor = 0  # no new segment begins below this address
-        self._first_bytes = min(FIRST_BYTES, segment_bytes)
+        self._first_bytes = min(FIRST_SEGMENT_BYTES, segment_bytes)
         # Bytes per new segment. Smaller while a start has no room for more
         self.size = self._first_bytes
         # Bytes that segments for publishes leave free on the disk

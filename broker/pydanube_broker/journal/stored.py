@@ -36,10 +36,10 @@ from pydanube_broker.journal.recovery import Recovered, SegmentFile, recover, un
 from pydanube_broker.journal.scan import Records, scan
 from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
+from pydanube_broker.settings.values import MAX_SEGMENT_BYTES
 
 log = logging.getLogger("pydanube.journal")
 
-MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads whole segments into memory
 MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records. The settings choose a sensible size
 FEW: Final = 16  # up to this many batches, a sum in Python is faster than in numpy
 READ_GAP_BYTES: Final = 4096  # up to this many bytes of other topics, one read is faster than two

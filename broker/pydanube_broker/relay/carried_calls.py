@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from pydanube_core.errors import PermissionDenied, Unauthenticated
 from pydanube_core.security.identity import Identity, current_identity, relayed_by
@@ -18,8 +17,6 @@ from pydanube_broker.relay.relay import Relay
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.topics.topic import now_ms
-
-CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 
 
 class CarriedCalls:

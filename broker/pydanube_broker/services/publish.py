@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from pydanube_core.batch import BatchColumn, ProducerPart
+from pydanube_core.batch.layout import UNKNOWN_OFFSET
 from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import (
     ClusterError,
@@ -39,7 +40,6 @@ from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 
 log = logging.getLogger("pydanube.publish")
 
-_UNKNOWN_OFFSET: Final = (1 << 64) - 1
 LONGEST_HOLD_MS: Final = 10_000  # a batch that the publish rate would delay longer is refused, as retryable
 #: maximum uncommitted bytes per connection. Beyond it, the broker stops reading
 WAITING_BYTES: Final = 16 << 20
@@ -355,7 +355,7 @@ class PublishStream:
         receipt = response.receipt  # set field by field: half the time of two constructors with keywords
         receipt.first_sequence = appended.first_sequence
         receipt.count = appended.count
-        receipt.base_offset = _UNKNOWN_OFFSET if appended.base_offset is None else appended.base_offset
+        receipt.base_offset = UNKNOWN_OFFSET if appended.base_offset is None else appended.base_offset
         receipt.append_time_ms = appended.append_time_ms
         receipt.duplicate = duplicate
         waited = self._pace.untold

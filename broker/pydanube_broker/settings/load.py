@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydanube_core.batch.layout import MAX_COPY_BYTES
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.settings.sections import (
@@ -27,7 +26,14 @@ from pydanube_broker.settings.sections import (
     field_kind,
     sections,
 )
-from pydanube_broker.settings.values import MEMORY_DIR, SECURITY_FILE, Section, ValueKind
+from pydanube_broker.settings.values import (
+    FIRST_SEGMENT_BYTES,
+    MAX_SEGMENT_BYTES,
+    MEMORY_DIR,
+    SECURITY_FILE,
+    Section,
+    ValueKind,
+)
 
 # Flags of settings, only for naming a source. Any other is `--<key>`.
 FLAGS: Final = {
@@ -50,10 +56,6 @@ CLIENT_VARIABLES: Final = frozenset(
     {"DANUBE_ADMIN_ENDPOINT", "DANUBE_BROKER_URL", "DANUBE_CLUSTERS", "DANUBE_DEBUG", "DANUBE_PRINCIPAL"}
 )
 SMALL_SEGMENTS: Final = "DANUBE_TEST_SMALL_SEGMENTS"
-# A batch of the largest message has to fit behind the head. A larger head is in a file of its own.
-MIN_SEGMENT_BYTES: Final = 16 << 20  # as `journal.segments.FIRST_BYTES`
-MAX_SEGMENT_BYTES: Final = 1 << 30  # as in `journal.stored`
-assert MIN_SEGMENT_BYTES >= 3 * MAX_COPY_BYTES
 _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\" ]+?)\s*\]\s*(?:#.*)?\Z")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\-\" ]+?)\s*=")
 _TOML_AT: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)\Z")
@@ -174,12 +176,12 @@ def _segment_size(
         )
     if source.kind is SourceKind.FLAG:
         return
-    if journal.segment_bytes < MIN_SEGMENT_BYTES and env.get(SMALL_SEGMENTS) != "1":
+    if journal.segment_bytes < FIRST_SEGMENT_BYTES and env.get(SMALL_SEGMENTS) != "1":
         yield Problem(
             key="journal.segment_bytes",
             value=journal.segment_bytes,
             source=source,
-            message=f"at least {MIN_SEGMENT_BYTES >> 20} MiB: the largest batch has to fit",
+            message=f"at least {FIRST_SEGMENT_BYTES >> 20} MiB: the largest batch has to fit",
         )
 
 

@@ -32,7 +32,7 @@ from itertools import chain
 from typing import Final
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
-from pydanube_core.batch.layout import PRODUCER_PART
+from pydanube_core.batch.layout import PRODUCER_PART, UNKNOWN_OFFSET
 from pydanube_core.errors import FormatTooNew
 
 from pydanube_broker.journal.records import RecordHeader, RecordKind
@@ -64,7 +64,6 @@ _WITH_SINCE: Final = 3
 _WITH_MOVE: Final = 4  # and u64: `awaiting`
 # Replayed deltas of a subscription before they are folded into its cursor, which bounds memory
 _DELTAS: Final = 4096
-_UNKNOWN_OFFSET: Final = (1 << 64) - 1
 ORIGIN: Final = 1 << 63
 # Remembered per topic: subscriptions whose dead letters it has, and ranges of each. The oldest are forgotten first, and
 # would be copied again if requested again.
@@ -236,7 +235,7 @@ class LogState:
             )
             pieces.append(name)
             for batch in session.recent:
-                base = _UNKNOWN_OFFSET if batch.base_offset is None else batch.base_offset
+                base = UNKNOWN_OFFSET if batch.base_offset is None else batch.base_offset
                 pieces.append(_RECENT.pack(batch.first_sequence, batch.count, 0, base, batch.append_time_ms))
         origins = ((number | ORIGIN, snapshot) for number, snapshot in self.copied.items())
         for subscription_id, snapshot in chain(self.cursors.items(), origins):
@@ -302,7 +301,7 @@ def _decode_head(head: memoryview) -> tuple[dict[int, LogState], int]:
             for _ in range(recent):
                 first, n, _, base, appended_ms = _RECENT.unpack_from(head, at)
                 at += _RECENT.size
-                offset = None if base == _UNKNOWN_OFFSET else base
+                offset = None if base == UNKNOWN_OFFSET else base
                 session.recent.append(Appended(first, n, offset, appended_ms))
         for _ in range(cursors):
             subscription_id, length = _CURSOR.unpack_from(head, at)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
+from pydanube_core.facts import JUMP
 from pydanube_storage.catalog.records import CatalogHead
 
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.ranges import normalise
 from pydanube_broker.topics.log_state import LogState
-
-JUMP: Final = 1 << 32  # more than a broker appends to one topic between two checks of the metadata
 
 
 def state_in_the_store(

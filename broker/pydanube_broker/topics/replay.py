@@ -18,7 +18,7 @@ from typing import Final
 import anyio
 from pydanube_core.batch import read_producer_part
 from pydanube_core.errors import ClusterError, Overloaded
-from pydanube_core.names import TopicName
+from pydanube_core.names import REPLAYED_FROM, TopicName
 
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.long_work import Work
@@ -28,7 +28,6 @@ from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic
 from pydanube_broker.worker_threads import WorkerThreads
 
-ATTRIBUTE: Final = "x-replayed-from"
 _WAITING: Final = 8  # batches of up to 1 MiB that are appended and not committed yet
 
 
@@ -52,7 +51,7 @@ def copies_of(
     """
     offsets = list(view_of(batch).offsets())
     chosen = [i for i, offset in enumerate(offsets) if start <= offset < end]
-    added = {i: {ATTRIBUTE: f"{source}@{offsets[i]}"} for i in chosen}
+    added = {i: {REPLAYED_FROM: f"{source}@{offsets[i]}"} for i in chosen}
     return [data for _, data in copied(batch, chosen, added.__getitem__, without)]
 
 

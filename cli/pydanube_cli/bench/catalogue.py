@@ -42,7 +42,7 @@ DEFAULT_RUNS: Final = {
 }
 PROFILES: Final = {"unary": "unary", "each": "e2e"}  # the scenario of each road that can be profiled
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
-SUB_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
+
 OF_A_SUBSCRIPTION: Final = ("e2e", "consume", "backlog")
 MAX_ACK_DELAY_S: Final = 10.0  # well below the ack timeout (30 s), after which messages are redelivered
 MAX_TOPICS: Final = 1_000_000

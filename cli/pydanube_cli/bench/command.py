@@ -17,6 +17,7 @@ from pydanube_core.errors import (
     CorruptJournal,
     InvalidArgument,
 )
+from pydanube_core.names import SUBSCRIPTION_TYPES
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.bench import catalogue
@@ -174,9 +175,9 @@ def _plan(options: BenchOptions, common: Common) -> Plan:
             value=common.broker,
         )
     of_type = options.sub_type.replace("_", "-")
-    if of_type not in catalogue.SUB_TYPES:
+    if of_type not in SUBSCRIPTION_TYPES:
         raise InvalidArgument(
-            f"--sub-type {options.sub_type!r}: give {', '.join(catalogue.SUB_TYPES)}",
+            f"--sub-type {options.sub_type!r}: give {', '.join(SUBSCRIPTION_TYPES)}",
             field="sub_type",
             value=options.sub_type,
         )

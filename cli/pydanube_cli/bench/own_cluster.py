@@ -21,9 +21,9 @@ from pydanube_admin.remote import OpsClient
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import LeaderRecord
-from pydanube_broker.cluster.records import MAX_PARTITIONS
 from pydanube_broker.settings.sections import Server
 from pydanube_core.errors import DeadlineExceeded, PortInUse
+from pydanube_core.names import MAX_PARTITIONS
 from pydanube_storage.metadata import Put, read_all
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 

@@ -39,6 +39,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pydanube_core.batch import BATCH_TARGET_BYTES, Codec
+from pydanube_core.batch.layout import UNKNOWN_OFFSET
 from pydanube_core.errors import (
     ClosedResource,
     ClusterError,
@@ -66,7 +67,6 @@ ALONE_BATCHES: Final = 4
 # With so many messages under way, gathered messages leave with the next answer: a batch costs both sides as much as
 # some hundred messages, and the broker would take it no sooner. A full batch does not wait.
 CROWD_MESSAGES: Final = 512
-UNKNOWN_OFFSET: Final = (1 << 64) - 1  # of a duplicate older than those 8: only by a defect
 
 
 class PublishLane:

@@ -15,12 +15,12 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.format_step import FormatStep
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import IncarnationRecord
-from pydanube_broker.cluster.records import MAX_PARTITIONS, PartitionedSpec, Stage, TopicSettings
+from pydanube_broker.cluster.records import PartitionedSpec, Stage, TopicSettings
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.records import Change
 from pydanube_core.errors import ClusterError, Conflict, NameReused, StoreUnavailable, TopicNotFound
 from pydanube_core.facts import Grace, UnusedFacts
-from pydanube_core.names import TopicName
+from pydanube_core.names import MAX_PARTITIONS, TopicName
 from pydanube_storage.metadata import (
     Absent,
     Guard,

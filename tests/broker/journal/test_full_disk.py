@@ -137,7 +137,7 @@ async def test_segments_grow_with_the_journals_use_and_are_small_again_after_a_s
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker with little to store took five files of 64 MiB."""
-    monkeypatch.setattr(segments, "FIRST_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(segments, "FIRST_SEGMENT_BYTES", SEGMENT_BYTES)
 
     def sizes() -> list[int]:
         return [path.stat().st_size for path in sorted((fast_path / "j").glob("*.journal"))]
@@ -168,7 +168,7 @@ async def test_a_record_larger_than_the_first_segments_is_stored_and_survives_a_
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fits `segment_bytes`, and the segments that are ready are smaller."""
-    monkeypatch.setattr(segments, "FIRST_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(segments, "FIRST_SEGMENT_BYTES", SEGMENT_BYTES)
     size = 8 * SEGMENT_BYTES
     desk = Desk(fast_path / "j", segment_bytes=size)
     await desk.start()

@@ -128,7 +128,7 @@ async def test_more_than_a_group_is_written_in_slices_and_synced_in_parts(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A burst must not hold the loop for its whole length, nor one sync grow without bound."""
-    monkeypatch.setattr(segments, "FIRST_BYTES", 64 << 20)  # no segment is made meanwhile
+    monkeypatch.setattr(segments, "FIRST_SEGMENT_BYTES", 64 << 20)  # no segment is made meanwhile
     with anyio.fail_after(30):
         disk = WatchingDisk()
         desk = Desk(fast_path / "j", disk=disk, segment_bytes=64 << 20)

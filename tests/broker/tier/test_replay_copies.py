@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.copies import MAX_REASON_BYTES, Wanted, dead_letter_batches
-from pydanube_broker.topics.replay import ATTRIBUTE, copies_of
+from pydanube_broker.topics.replay import copies_of
 from pydanube_core.batch import (
     BATCH_TARGET_BYTES,
     MAX_BATCH_BYTES,
@@ -16,6 +16,7 @@ from pydanube_core.batch import (
     encode_batch,
 )
 from pydanube_core.batch.validate import validate_batch
+from pydanube_core.names import REPLAYED_FROM
 
 from tests.core.batches import steady
 
@@ -32,7 +33,7 @@ def test_a_copy_keeps_payload_key_attributes_time_producer_and_schema() -> None:
         10,
         [b"a", b"b", b"c"],
         keys=[b"k", None, b""],
-        attributes=[{"x": "1"}, None, {ATTRIBUTE: "/default/older@3"}],
+        attributes=[{"x": "1"}, None, {REPLAYED_FROM: "/default/older@3"}],
         schema=(5, 2),
     )
     (data,) = copies_of(batch, 0, 100, "/default/t")
@@ -40,9 +41,9 @@ def test_a_copy_keeps_payload_key_attributes_time_producer_and_schema() -> None:
     assert view.payloads() == [b"a", b"b", b"c"]
     assert view.keys() == [b"k", None, b""]
     assert view.attributes() == [
-        {"x": "1", ATTRIBUTE: "/default/t@10"},
-        {ATTRIBUTE: "/default/t@11"},
-        {ATTRIBUTE: "/default/t@12"},
+        {"x": "1", REPLAYED_FROM: "/default/t@10"},
+        {REPLAYED_FROM: "/default/t@11"},
+        {REPLAYED_FROM: "/default/t@12"},
     ]
     assert view.publish_times_ms() == [1000, 1000, 1000]
     assert view.producers() == [(7, "")]

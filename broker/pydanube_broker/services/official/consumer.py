@@ -7,7 +7,7 @@ from typing import Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, TopicNotFound
 from pydanube_core.generated import danube_pb2 as pb
-from pydanube_core.names import check_subscription
+from pydanube_core.names import SUBSCRIPTION_TYPES, check_subscription
 from pydanube_core.positions import Position, PositionKind
 
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -32,7 +32,6 @@ from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.routes.key_filters import check_filter_sizes
 from pydanube_broker.topics.topic import Topic
 
-TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 CONSUME: Final = Action.CONSUME  # looked up once, for the hot calls
 MAX_OFFSET: Final = (1 << 63) - 1
 
@@ -56,7 +55,7 @@ class ConsumerService:
         name = topic_name(request.topic_name)
         check_name(request.consumer_name, field="consumer_name")
         check_subscription(request.subscription)
-        wanted = enum_value(TYPES, request.subscription_type, field="subscription_type")
+        wanted = enum_value(SUBSCRIPTION_TYPES, request.subscription_type, field="subscription_type")
         filters = list(request.key_filters)
         check_filter_sizes(filters)
         self._plane.health.check_consume()

@@ -10,7 +10,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.topics.rebuilt_state import JUMP
+from pydanube_core.facts import JUMP
 
 from tests.broker.cluster.simulation.world import require
 
