@@ -21,29 +21,40 @@ _VERSION: Final = 1
 _Json: TypeAlias = bytes  # because the records have a field `bytes`
 
 
-def _load(data: bytes, key: str, record: type[Any]) -> dict[str, Any]:
-    """Parse a record and return its known fields."""
-    try:
-        body = json.loads(data)
-        version = int(body.pop("version"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
-    if version > _VERSION:
+class _Record:
+    """A frozen dataclass that is stored as JSON with a version."""
+
+    __slots__ = ()
+
+    def to_json(self) -> _Json:
+        record: Any = self
+        return json.dumps({"version": _VERSION, **asdict(record)}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: _Json, *, key: str) -> Self:
+        """Parse a record. Unknown fields are ignored. Raises `CorruptMetadata`, `FormatTooNew`."""
+        try:
+            body = json.loads(data)
+            version = int(body.pop("version"))
+            if version <= _VERSION:
+                return cls(**cls._converted(known_fields(cls, body)))
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+            raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
         raise FormatTooNew(
             f"metadata key {key} has record version {version}, this broker reads up to {_VERSION}: upgrade it",
             key=key,
             value=version,
             limit=_VERSION,
         )
-    return known_fields(record, body)
 
-
-def _dump(record: Any) -> bytes:
-    return json.dumps({"version": _VERSION, **asdict(record)}, separators=(",", ":")).encode()
+    @classmethod
+    def _converted(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields with the types of the dataclass."""
+        return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogEntry:
+class CatalogEntry(_Record):
     """One committed object with the topic's offsets `[start, end)`."""
 
     name: str  # last part of its key in the object store
@@ -63,17 +74,6 @@ class CatalogEntry:
     def __post_init__(self) -> None:
         assert 0 <= self.start < self.end
         assert self.bytes > 0
-
-    def to_json(self) -> _Json:
-        return _dump(self)
-
-    @classmethod
-    def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key, cls)
-        try:
-            return cls(**body)
-        except (TypeError, AssertionError) as error:
-            raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resting:
+class Resting(_Record):
     """Objects that one change retired. Readers that listed them before have a grace period to finish.
 
     Each change has a key of its own, so that the head stays small with any number of retired objects.
@@ -108,20 +108,13 @@ class Resting:
     names: tuple[str, ...]
     since: Moment
 
-    def to_json(self) -> _Json:
-        return _dump(self)
-
     @classmethod
-    def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key, cls)
-        try:
-            return cls(group=body["group"], names=tuple(body["names"]), since=Moment(**body["since"]))
-        except (TypeError, KeyError) as error:
-            raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
+    def _converted(cls, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "names": tuple(body["names"]), "since": Moment(**body["since"])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogHead:
+class CatalogHead(_Record):
     """The state of a topic's cold part. Objects cover `[start_offset, tiered_offset)` without a gap.
 
     `folder`: the folder of its objects, fixed with the first one. `epochs`: (epoch, first offset), ascending.
@@ -153,16 +146,11 @@ class CatalogHead:
         """The first offset whose messages are in the journal."""
         return max(self.tiered_offset, self.resumes_at)
 
-    def to_json(self) -> _Json:
-        return _dump(self)
-
     @classmethod
-    def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key, cls)
-        try:
-            body["epochs"] = tuple((int(epoch), int(first)) for epoch, first in body["epochs"])
-            body["retired"] = tuple(Retired(**each) for each in body["retired"])
-            body["producers"] = tuple(body["producers"])
-            return cls(**body)
-        except (TypeError, KeyError, ValueError, AssertionError) as error:
-            raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
+    def _converted(cls, body: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **body,
+            "epochs": tuple((int(epoch), int(first)) for epoch, first in body["epochs"]),
+            "retired": tuple(Retired(**each) for each in body["retired"]),
+            "producers": tuple(body["producers"]),
+        }
