@@ -9,9 +9,9 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from pydanube_core.diagnosis.views import Credential
 from pydanube_core.errors import ClusterError, QuotaExceeded
 from pydanube_core.facts import BrokerAddress
+from pydanube_core.security.credential import Credential
 from pydanube_core.security.permissions import Principal
 from pydanube_core.security.records import TokenRecord
 

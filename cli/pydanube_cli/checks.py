@@ -119,7 +119,7 @@ def of_the_store(hold: StoreHold) -> Iterator[Finding]:
 def check_secrets(settings: Settings) -> None:
     """Read certificates and keys as a start does. Raises `InvalidArgument` if they cannot be used."""
     from pydanube_broker.rpc.certificates import port_certificates
-    from pydanube_broker.security.locks import web_tokens
+    from pydanube_broker.security.jwt_keys import web_tokens
 
     port_certificates(settings.tls)
     web_tokens(settings.auth)
@@ -380,11 +380,16 @@ def _metadata(settings: Settings) -> Iterator[Finding]:
     if not all(_is_there(module) for module in PARTS["broker"].modules):
         yield Finding(check="metadata", level=Level.SKIPPED, summary="not looked at without the extra broker")
         return
-    from pydanube_broker.home.metadata_home import look_at_metadata
+    from pydanube_broker.home.cluster_file import Home, check_embedded
 
     folder, url = settings.data.dir.absolute(), settings.metadata.url
     try:
-        run_async(lambda: look_at_metadata(settings, folder))
+        if url == EMBEDDED:
+            check_embedded(Home.read(folder), folder)
+        else:
+            from pydanube_broker.home.metadata_home import look_at_metadata
+
+            run_async(lambda: look_at_metadata(settings, folder))
     except ClusterError as error:
         remedy = "danube config show shows the metadata.url in force and its source. Start with the right --metadata"
         yield Finding(check="metadata", level=Level.PROBLEM, summary=error.message, remedy=remedy)

@@ -12,19 +12,22 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
-from typing import Any, Final, Literal, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar, overload
 
 from pydanube_core.batch.nulls import is_null
 from pydanube_core.errors import InvalidArgument, Misuse
-from pydanube_core.frames import DeliveryPart
 
 from pydanube.arguments import check_text, check_whole, with_null, with_timing
-from pydanube.decoded_batch import DecodedBatch
 from pydanube.facts import SchemaRef, from_ms
 from pydanube.keywords import keywords_named
-from pydanube.receiving.acks import AckGatherer
-from pydanube.receiving.lane_answers import LaneAnswers
 from pydanube.sending.outgoing import OutgoingFields, outgoing_with
+
+if TYPE_CHECKING:
+    from pydanube_core.frames import DeliveryPart
+
+    from pydanube.decoded_batch import DecodedBatch
+    from pydanube.receiving.acks import AckGatherer
+    from pydanube.receiving.lane_answers import LaneAnswers
 
 T = TypeVar("T")
 

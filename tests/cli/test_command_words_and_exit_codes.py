@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pydanube_admin import runbooks
@@ -72,6 +73,18 @@ def test_an_operation_loads_neither_the_admin_core_nor_what_extras_bring() -> No
         "('pydantic', 'anyio', 'grpc', 'rich', 'numpy', 'pydanube_admin.registry', 'pydanube.client')])"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_doctor_loads_neither_the_journal_nor_the_rules_of_the_diagnosis(tmp_path: Path) -> None:
+    (tmp_path / "danube-data").mkdir()
+    program = (
+        "import sys; from pydanube_cli.main import run; run(['doctor']); print([m for m in sys.modules if m in ('numpy', "
+        "'pydanube_admin.registry', 'pydanube_broker.journal', 'pydanube_core.diagnosis', 'pydanube_storage.metadata.etcd')])"
+    )
+    words = [sys.executable, "-c", program]
+    out = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert "config " in out
     assert out.splitlines()[-1] == "[]"
 
 

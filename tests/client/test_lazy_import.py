@@ -50,6 +50,12 @@ def test_connect_loads_nothing_that_only_some_programs_need() -> None:
     assert done.stdout.split() == []
 
 
+def test_a_producer_loads_nothing_that_receives() -> None:
+    program = "import sys, pydanube.producer; print(*(name for name in sys.modules if name.startswith('pydanube.receiving')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_every_name_is_there_and_the_types_see_the_same_ones() -> None:
     tree = ast.parse(SOURCE.read_text())
     checked = next(node for node in tree.body if isinstance(node, ast.If))

@@ -40,8 +40,9 @@ from pydanube_storage.objects import LocalStore, open_store, store_identity
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.bulk_writes import Say, raise_revision
 from pydanube_broker.cluster.identity import IDENTITY, Identity
+from pydanube_broker.home.cluster_file import SQLITE, Home
 from pydanube_broker.home.data_dir import DataDir, read_format
-from pydanube_broker.home.metadata_home import ADOPTING, SQLITE, Home, check_settings, options_of
+from pydanube_broker.home.metadata_home import ADOPTING, check_settings, options_of
 from pydanube_broker.home.relocation import (
     read_relocated,
     relocate_objects,

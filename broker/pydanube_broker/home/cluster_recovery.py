@@ -56,11 +56,11 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.membership import IncarnationRecord, check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.home.adoption import checked_folder
+from pydanube_broker.home.cluster_file import Home
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.home.metadata_home import (
     OLDER,
     RECOVERING,
-    Home,
     Recovering,
     Resident,
     broker_key,

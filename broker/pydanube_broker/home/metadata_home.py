@@ -46,7 +46,15 @@ from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 from pydanube_broker.cluster.claim import Claim
 from pydanube_broker.cluster.id_blocks import NewestIds, given_out
 from pydanube_broker.cluster.identity import IDENTITY, Identity
-from pydanube_broker.home.data_dir import DataDir, write_synced
+from pydanube_broker.home.cluster_file import (
+    CLUSTER_FILE,
+    SQLITE,
+    Home,
+    check_embedded,
+    check_not_between,
+    mismatch,
+)
+from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.settings.sections import EMBEDDED, Settings
 from pydanube_broker.tier.ownership import place_of
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there
@@ -57,52 +65,8 @@ log = logging.getLogger("pydanube.cluster")
 ADOPTING: Final = "/cluster/adopting"
 RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd still needs
 OLDER: Final = "/cluster/older"  # until recovery: a broker has seen a later revision than this etcd's
-CLUSTER_FILE: Final = "cluster.json"
-SQLITE: Final = "metadata.sqlite"
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
 _SETTLE_TRIES: Final = 5  # the identity changes once for a format, a release or a recovery
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
-    """A directory's record of its prefix on etcd: the content of `cluster.json`."""
-
-    cluster_id: str
-    metadata: str  # the URL, for operators
-    revision: int = 0
-    life: str = ""
-    next_life: str = ""
-    recovery: str = ""  # the last recovery that the directory took part in
-    released: bool = False  # the broker is about to continue alone (`release`)
-
-    @staticmethod
-    def read(folder: Path) -> Home | None:
-        """Return None for a directory that has never been on etcd."""
-        file = folder / CLUSTER_FILE
-        try:
-            return Home(**known_fields(Home, json.loads(file.read_bytes())))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            raise ClusterMismatch(
-                f"{file} cannot be read ({error}). It names the cluster of this directory. Restore it from a backup of the "
-                "directory",
-                field="data.dir",
-                value=str(folder),
-            ) from error
-
-    @property
-    def claim(self) -> Claim[str]:
-        """The lives that the prefix may have for this directory."""
-        return Claim(held=self.life or None, begun=self.next_life or None)
-
-    def claiming(self, claim: Claim[str]) -> Home:
-        """Return this with another claim."""
-        return replace(self, life=claim.held or "", next_life=claim.begun or "")
-
-    def write(self, folder: Path) -> None:
-        said = {name: value for name, value in asdict(self).items() if value}
-        write_synced(folder / CLUSTER_FILE, json.dumps(said) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,16 +177,16 @@ async def opened_metadata(
     folder = data_dir.path
     home = Home.read(folder)
     if settings.metadata.url == EMBEDDED:
-        _check_embedded(home, folder)
+        check_embedded(home, folder)
         file = folder / SQLITE
         check_metadata_there(file, journal_is_empty=not newest)
         async with EmbeddedStore(file, pending=pending, make_room=make_room) as embedded:
             check_ids(file, newest, await given_out(embedded))
             yield embedded
         return
-    _check_not_between(home, folder)
+    check_not_between(home, folder)
     if (folder / SQLITE).exists():
-        raise _mismatch(
+        raise mismatch(
             f"{folder} is a lone broker's: its topics are in {SQLITE} and not on etcd. Start it without "
             f"--metadata, or move it there: danube cluster adopt {folder} --metadata {settings.metadata.url}",
             folder,
@@ -238,43 +202,19 @@ async def opened_metadata(
 
 
 async def look_at_metadata(settings: Settings, folder: Path) -> None:
-    """Compare a data directory with the metadata store in the settings. Nothing is changed.
+    """Compare a data directory with the etcd in the settings. Nothing is changed.
 
     Raises:
         ClusterMismatch: they are of different clusters.
         MetadataUnavailable and the errors of `EtcdStore`.
     """
     home = Home.read(folder)
-    if settings.metadata.url == EMBEDDED:
-        _check_embedded(home, folder)
-        return
     options = options_of(settings)
     async with EtcdStore(options) as store:
         identity = await store.get(IDENTITY)
         if home is not None:
             found = None if identity is None else Identity.of(identity.value)
             check_home(home, found, await given_out(store), NewestIds(), str(options.address), folder)
-
-
-def _check_embedded(home: Home | None, folder: Path) -> None:
-    _check_not_between(home, folder)
-    if home is not None:
-        raise _mismatch(
-            f"{folder} belongs to the cluster on {home.metadata}, where its metadata is: start with --metadata {home.metadata}. The "
-            f"last broker of a cluster can go on without etcd: danube cluster release {folder} --metadata {home.metadata}",
-            folder,
-        )
-
-
-def _check_not_between(home: Home | None, folder: Path) -> None:
-    """Raise `ClusterMismatch` if an adoption or release of the directory was interrupted."""
-    if home is not None and (home.released or (folder / SQLITE).exists()):
-        way, command = ("from", "release") if home.released else ("to", "adopt")
-        raise _mismatch(
-            f"{folder} is being moved {way} the cluster on {home.metadata}, and that was interrupted: go on with "
-            f"danube cluster {command} {folder} --metadata {home.metadata}",
-            folder,
-        )
 
 
 async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool) -> EtcdStore:
@@ -362,7 +302,7 @@ async def check_not_older(store: MetadataStore, url: str, folder: Path) -> None:
     older = await store.get(OLDER)
     waiting = await store.get(RECOVERING)
     if waiting is not None:
-        raise _mismatch(
+        raise mismatch(
             f"{url} was restored from an older snapshot, and is recovered now: no broker starts before danube cluster recover "
             f"was called for the data directories of {', '.join(Recovering.of(waiting.value).waiting) or 'all brokers'}",
             folder,
@@ -391,7 +331,7 @@ def check_home(
     if seen.is_beyond(gave_out):
         raise was_put_back(*seen.against(gave_out))
     if found is not None and home.recovery != found.recovery:
-        raise _mismatch(
+        raise mismatch(
             f"{url} was restored from an older snapshot and recovered without {folder}, whose later changes it lacks. "
             f"Nothing was changed. Recover it, then start it: danube cluster recover {folder} --metadata {url}",
             folder,
@@ -406,14 +346,14 @@ def _seen(home: Home, newest: NewestIds) -> NewestIds:
 def check_identity(home: Home, found: Identity | None, url: str, folder: Path) -> None:
     """Raise `ClusterMismatch` if the prefix is not the cluster that the directory belongs to. Pure."""
     if found is None:
-        raise _mismatch(
+        raise mismatch(
             f"{url} holds no cluster, and {folder} belongs to one ({home.cluster_id}, last on {home.metadata}): the "
             "address or the prefix is another, or etcd was emptied. Nothing was changed. Correct --metadata, or restore "
             "etcd from its newest snapshot",
             folder,
         )
     if found.cluster_id != home.cluster_id:
-        raise _mismatch(
+        raise mismatch(
             f"{url} is cluster {found.cluster_id}, and {folder} belongs to {home.cluster_id} (last on {home.metadata}). Nothing "
             "was changed. Correct --metadata or --data-dir",
             folder,
@@ -423,7 +363,7 @@ def check_identity(home: Home, found: Identity | None, url: str, folder: Path) -
 
 def _check_not_released(found: Identity, url: str, folder: Path) -> None:
     if found.released:
-        raise _mismatch(
+        raise mismatch(
             f"{url} was released: broker {found.released} goes on alone, with all topics. Nothing was changed. Where that command was "
             "interrupted, call danube cluster release for the directory of that broker again. For a new cluster choose a prefix that "
             "is empty",
@@ -477,16 +417,12 @@ async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
             )
     found = await store.get(IDENTITY)
     if found is None and await store.get(ADOPTING) is not None:
-        raise _mismatch(
+        raise mismatch(
             f"a lone broker is being moved to {url}: start again when danube cluster adopt is done there",
             folder,
         )
     if found is None:
-        raise _mismatch(
+        raise mismatch(
             f"{url} holds keys of something else ({page.items[0].key}): choose a prefix that is empty", folder
         )
     return found
-
-
-def _mismatch(message: str, folder: Path) -> ClusterMismatch:
-    return ClusterMismatch(message, field="metadata.url", data_dir=str(folder))

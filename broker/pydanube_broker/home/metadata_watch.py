@@ -30,15 +30,9 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import was_removed
+from pydanube_broker.home.cluster_file import Home
 from pydanube_broker.home.data_dir import DataDir
-from pydanube_broker.home.metadata_home import (
-    Home,
-    Resident,
-    broker_key,
-    mark_as_older,
-    resident_of,
-    was_put_back,
-)
+from pydanube_broker.home.metadata_home import Resident, broker_key, mark_as_older, resident_of, was_put_back
 from pydanube_broker.records.followed import states_of
 from pydanube_broker.status.health import Health, Standstill
 

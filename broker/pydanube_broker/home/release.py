@@ -44,13 +44,11 @@ from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy, PartitionedRecord, TopicRecord
 from pydanube_broker.cluster.removal import check_not_removed
 from pydanube_broker.home.adoption import checked_folder
+from pydanube_broker.home.cluster_file import CLUSTER_FILE, SQLITE, Home
 from pydanube_broker.home.cluster_recovery import journal_of
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.home.metadata_home import (
-    CLUSTER_FILE,
     RECOVERING,
-    SQLITE,
-    Home,
     Resident,
     broker_key,
     check_home,

@@ -14,7 +14,8 @@ from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.metadata.snapshots import Comparison, Snapshot, compare, read_newest
 from pydanube_storage.objects import open_store
 
-from pydanube_broker.home.metadata_home import SQLITE, options_of
+from pydanube_broker.home.cluster_file import SQLITE
+from pydanube_broker.home.metadata_home import options_of
 from pydanube_broker.settings.sections import EMBEDDED, Settings
 from pydanube_broker.tier.options import store_options
 from pydanube_broker.tier.tier import CLUSTER_KEY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pydanube_core.diagnosis.views import Credential
+from pydanube_core.security.credential import Credential
 
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydanube_core.diagnosis.views import Credential
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.security.credential import Credential
 
 from pydanube_broker.settings.security import Tls
 

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import InvalidArgument, MissingExtra, Unauthenticated
 from pydanube_core.extras import install_command
@@ -21,6 +21,11 @@ from pydanube_core.recent import RecentDict
 from pydanube_core.security.identity import Identity
 from pydanube_core.security.permissions import Principal
 from pydanube_core.security.scopes import named_scopes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydanube_broker.settings.security import Auth
 
 ALGORITHMS: Final = ("HS256", "RS256", "ES256", "EdDSA")
 MOST_KEYS: Final = 64
@@ -311,3 +316,28 @@ class JwtVerifier:
 def _is_time(value: Any) -> bool:
     """Return whether a claim is a usable time. NaN would never expire, and numbers of hundreds of digits are no date."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_TIME_S
+
+
+def web_tokens(settings: Auth) -> JwtVerifier | None:
+    """Return the verifier of web tokens. None: not configured. Raises `InvalidArgument` if their keys are unusable."""
+    if settings.mode == "off" or (settings.jwt_keys is None and settings.jwks_url is None):
+        return None
+    need_extra()
+    if settings.jwks_ca is not None:
+        _read(settings.jwks_ca, "auth.jwks_ca")
+    own = (
+        ()
+        if settings.jwt_keys is None
+        else read_keys(_read(settings.jwt_keys, "auth.jwt_keys"), where="auth.jwt_keys")
+    )
+    rules = JwtRules(issuer=settings.issuer, audience=settings.audience, leeway_s=settings.leeway)
+    return JwtVerifier(own, rules)
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidArgument(
+            f"{name}: cannot read {path}: {error.strerror}", field=name, value=str(path)
+        ) from None

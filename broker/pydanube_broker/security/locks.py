@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from pydanube_core.errors import InvalidArgument, PermissionDenied, Unauthenticated
+from pydanube_core.errors import PermissionDenied, Unauthenticated
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Grants, Resource
@@ -17,13 +17,11 @@ from pydanube_broker.admin_state import AdminState
 from pydanube_broker.records import Aside
 from pydanube_broker.security.access_records import AccessRecords
 from pydanube_broker.security.authenticator import Authenticator, FailedLogins
-from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, need_extra, read_keys
+from pydanube_broker.security.jwt_keys import web_tokens
 from pydanube_broker.security.last_used import LastUsed
 from pydanube_broker.security.published_keys import KeySource, PublishedKeys
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pydanube_broker.settings.security import Auth
 
 MOST_COUNTED: Final = 1000  # permissions with counts of their own
@@ -212,28 +210,3 @@ async def open_locks(
         published = PublishedKeys(source, jwt, access_records.changed)
         await published.read()  # a start does not depend on it
     return Locks(access_records, keeper, LastUsed(state, access_records), published)
-
-
-def web_tokens(settings: Auth) -> JwtVerifier | None:
-    """Return the verifier of web tokens. None: not configured. Raises `InvalidArgument` if their keys are unusable."""
-    if settings.mode == "off" or (settings.jwt_keys is None and settings.jwks_url is None):
-        return None
-    need_extra()
-    if settings.jwks_ca is not None:
-        _read(settings.jwks_ca, "auth.jwks_ca")
-    own = (
-        ()
-        if settings.jwt_keys is None
-        else read_keys(_read(settings.jwt_keys, "auth.jwt_keys"), where="auth.jwt_keys")
-    )
-    rules = JwtRules(issuer=settings.issuer, audience=settings.audience, leeway_s=settings.leeway)
-    return JwtVerifier(own, rules)
-
-
-def _read(path: Path, name: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidArgument(
-            f"{name}: cannot read {path}: {error.strerror}", field=name, value=str(path)
-        ) from None

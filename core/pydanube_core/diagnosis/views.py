@@ -17,6 +17,7 @@ from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import RuleArea
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
 from pydanube_core.facts import ConsumerFacts, FailedMoveFacts, MoveFacts, SetAside
+from pydanube_core.security.credential import Credential
 
 BURST_TIMES: Final = 3.0  # the typical part of the window
 FEWEST_SEGMENTS: Final = 4
@@ -415,16 +416,6 @@ class LinkView:
     states: Mapping[str, int]
     topics: tuple[str, ...]
     why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
-    """Something that opens doors until its time is over."""
-
-    kind: str  # certificate, client_ca or token
-    name: str  # the file, or the id of the token
-    from_ms: int
-    until_ms: int
 
 
 class RefusedChanges(NamedTuple):

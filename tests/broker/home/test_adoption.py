@@ -12,7 +12,8 @@ from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.identity import IDENTITY
 from pydanube_broker.home.adoption import adopt
-from pydanube_broker.home.metadata_home import ADOPTING, CLUSTER_FILE, SQLITE, options_of
+from pydanube_broker.home.cluster_file import CLUSTER_FILE, SQLITE
+from pydanube_broker.home.metadata_home import ADOPTING, options_of
 from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.settings.sections import Data, Metadata, Settings
 from pydanube_core.errors import ClusterMismatch, InvalidArgument, ObjectMissing, TierNotShared

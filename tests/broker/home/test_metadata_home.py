@@ -16,14 +16,8 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.identity import IDENTITY
-from pydanube_broker.home.metadata_home import (
-    OLDER,
-    Home,
-    Resident,
-    broker_key,
-    check_resident,
-    check_settings,
-)
+from pydanube_broker.home.cluster_file import Home
+from pydanube_broker.home.metadata_home import OLDER, Resident, broker_key, check_resident, check_settings
 from pydanube_broker.home.metadata_watch import forget_history
 from pydanube_broker.settings.sections import Data, Metadata, Settings, Tier
 from pydanube_core.errors import (

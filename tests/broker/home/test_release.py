@@ -16,7 +16,8 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.home.adoption import adopt
-from pydanube_broker.home.metadata_home import SQLITE, Home, broker_key, options_of
+from pydanube_broker.home.cluster_file import SQLITE, Home
+from pydanube_broker.home.metadata_home import broker_key, options_of
 from pydanube_broker.home.release import Released, release
 from pydanube_broker.settings.sections import Data, Metadata, Settings, Tier
 from pydanube_broker.tier.status import reasons_of

@@ -11,8 +11,8 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.home import metadata_watch
+from pydanube_broker.home.cluster_file import Home
 from pydanube_broker.home.cluster_recovery import recover
-from pydanube_broker.home.metadata_home import Home
 from pydanube_broker.settings.sections import Metadata
 from pydanube_broker.tier import holding, metadata_witness
 from pydanube_core.errors import ClusterMismatch, StoreUnavailable

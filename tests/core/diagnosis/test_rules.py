@@ -21,7 +21,6 @@ from pydanube_core.diagnosis.views import (
     BrokerView,
     ConsumerFacts,
     Count,
-    Credential,
     Departure,
     Departures,
     HeadOfLine,
@@ -39,6 +38,7 @@ from pydanube_core.diagnosis.views import (
     TopicView,
 )
 from pydanube_core.facts import SetAside
+from pydanube_core.security.credential import Credential
 
 OPTIONS = DiagnosisOptions(sample_interval_s=5.0, window_s=300.0, stuck_after_s=60.0)
 NOW = 10_000_000

@@ -9,7 +9,8 @@ from typing import Final
 from pydanube_core.diagnosis.filling import AHEAD
 from pydanube_core.diagnosis.findings import BrokerRule, Finding, NextCall, Outcome, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.views import BrokerView, Credential, ago_s
+from pydanube_core.diagnosis.views import BrokerView, ago_s
+from pydanube_core.security.credential import Credential
 from pydanube_core.units import counted
 
 NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
