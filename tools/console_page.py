@@ -10,6 +10,8 @@ from pydanube_tui.actions import ACTIONS, Action
 from pydanube_tui.themes import LOOKS
 from pydanube_tui.views import VIEWS
 
+from tools.tables import table
+
 SCREENS: Final = Path(__file__).resolve().parent.parent / "tests/tui/__snapshots__/test_screens"
 # Pictures are the screens that tests/tui/test_screens.py holds the console to.
 PICTURES: Final = {
@@ -56,7 +58,7 @@ most) and counts at the bottom the messages that it dropped before they were sho
 ### Views
 
 After `:` come a view's name or alias and its subject. The action of a view's key is `go.VIEW`. The up key brings back earlier entries. The command beside a view gives
-the same facts without a screen. `danube tui --snapshot VIEW --json` prints a view's rows, and ends with the usual exit codes.
+the same facts without a screen, with `--json` as JSON. `danube tui --snapshot VIEW --json` prints a view's rows, and ends with the usual exit codes.
 
 """
 
@@ -128,11 +130,10 @@ def section() -> str:
     ]
     parts += ["\n", FILTERS, KEYS_TEXT]
     for group in dict.fromkeys(action.group for action in ACTIONS.values()):
-        parts += [f"#### {group}\n\n| key | action | where | effect |\n|---|---|---|---|\n"]
-        parts += [
-            _key(each) for each in ACTIONS.values() if each.group == group and each.id not in _GO_TO_VIEW
-        ]
-        parts += ["\n"]
+        actions = [each for each in ACTIONS.values() if each.group == group and each.id not in _GO_TO_VIEW]
+        where = any(each.views for each in actions)
+        head = ("key", "action", "where", "effect") if where else ("key", "action", "effect")
+        parts += [f"#### {group}\n\n{table(head, (_key(each, where=where) for each in actions))}\n"]
     parts += [
         "The cursor moves with the arrows, `j k g G`, page up and down, home and end. A column's capital letter, which `?` "
     ]
@@ -144,16 +145,16 @@ def _views() -> Iterator[str]:
     for view in VIEWS.values():
         of = " ".join([*(name.upper() for name in view.takes), *(f"[{name.upper()}]" for name in view.may)])
         also = ", ".join(f"`{each}`" for each in view.aliases)
-        twins = " and ".join(f"`{each}`" for each in view.twin.split("; "))
+        twins = " and ".join(f"`{each.removesuffix(' --json')}`" for each in view.twin.split("; "))
         go = ACTIONS.get(f"go.{view.name}")
         keys = " ".join(f"`{key}`" for key in go.keys) if go else ""
         yield f"| `{view.name}` | {keys} | {also} | {of} | {view.summary} | {twins} |\n"
 
 
-def _key(action: Action) -> str:
+def _key(action: Action, *, where: bool) -> tuple[str, ...]:
     keys = " ".join(f"`{key}`" for key in action.keys)
-    where = ", ".join(action.views)
-    return f"| {keys} | `{action.id}` | {where} | {action.help} |\n"
+    views = (", ".join(action.views),) if where else ()
+    return keys, f"`{action.id}`", *views, action.help
 
 
 def pictures() -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from pydanube_core import errors
 from pydanube_core.diagnosis.findings import Rule, RuleArea
 from pydanube_core.diagnosis.rules import RULES
 from pydanube_core.telemetry import TABLES
+from pydanube_core.telemetry.tables import TableColumn
 from pydanube_mcp import McpClient, print_config
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -251,21 +253,27 @@ def rule_text(rule: Rule) -> str:
 
 def telemetry() -> str:
     """Return the section on telemetry: a table for each table of samples."""
-    parts = [TELEMETRY_TEXT]
+    tables_with = Counter(column_row(column) for each in TABLES.values() for column in each.columns)
+    shared = [row for row, count in tables_with.items() if count >= SHARED_COLUMN_TABLES]
+    head = ("column", "type", "unit", "meaning")
+    parts = [
+        TELEMETRY_TEXT,
+        f"### Telemetry: columns of several tables\n\nThe other tables list their names alone.\n\n{table(head, shared)}",
+    ]
     for each in TABLES.values():
-        rows = [
-            (
-                f"`{column.name}`",
-                f"{column.kind.value}{', or null' if column.nullable else ''}",
-                column.unit,
-                column.meaning,
-            )
-            for column in each.columns
-        ]
-        parts.append(
-            f"### Telemetry table: {each.name}\n\n{each.meaning}\n\n{table(('column', 'type', 'unit', 'meaning'), rows)}"
-        )
+        rows = [column_row(column) for column in each.columns]
+        common = ", ".join(row[0] for row in rows if row in shared)
+        own = table(head, (row for row in rows if row not in shared))
+        parts.append(f"### Telemetry table: {each.name}\n\n{each.meaning}\n\nWith {common}, and:\n\n{own}")
     return "\n".join(parts)
+
+
+SHARED_COLUMN_TABLES: Final = 3
+
+
+def column_row(column: TableColumn) -> tuple[str, str, str, str]:
+    kind = f"{column.kind.value}{', or null' if column.nullable else ''}"
+    return f"`{column.name}`", kind, column.unit, column.meaning
 
 
 TELEMETRY_TEXT: Final = """\
