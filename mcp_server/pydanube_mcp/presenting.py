@@ -10,12 +10,13 @@ from typing import Any, Final
 from mcp.types import CallToolResult, TextContent
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import shown
 
 from pydanube_mcp.fencing import UNTRUSTED, all_plain, fenced, is_plain
 from pydanube_mcp.lenient import META
-from pydanube_mcp.profiles import CLUSTER, Profile, reachable
+from pydanube_mcp.profiles import CLUSTER, Profile, found_input, reachable
 from pydanube_mcp.sizing import PART, REST, in_parts
 
 FLOW: Final = "ifc"
@@ -95,6 +96,13 @@ def saying(result: CallToolResult, coerced: Sequence[str]) -> CallToolResult:
 def body_of(result: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     """Return a result for a model to read."""
     body = dict(result) if asked.is_of_ours else fenced(result)
+    if asked.operation is not None and asked.operation.name == _FIND:
+        body["items"] = [
+            each
+            if (known := OPERATIONS.get(each["operation"])) is None
+            else each | {"arguments": found_input(known)}
+            for each in body["items"]
+        ]
     body = reachable(_for_cluster(body, asked.cluster), asked.profile)
     part = in_parts(body, asked.part)
     if part.of == 1:

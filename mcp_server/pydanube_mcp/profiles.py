@@ -141,6 +141,15 @@ def small_input(operation: Operation) -> dict[str, Any]:
     return {"type": "object", "properties": properties} | ({"required": required} if required else {})
 
 
+def found_input(operation: Operation) -> dict[str, Any]:
+    """Return the arguments' schema of a found operation for the general tools, which take tokens and `why` themselves."""
+    schema = operation.input_schema
+    left_out = {*FOR_PROGRAMS, *({_PLAN_ONLY, _PLAN_TOKEN, _WHY} - operation.request_names)}
+    properties = {name: _small(each) for name, each in schema["properties"].items() if name not in left_out}
+    required = schema.get("required")
+    return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+
+
 def _not_needed(operation: Operation, name: str) -> bool:
     """Return whether an argument can be left out of the schema.
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_RESULT_BYTES: Final = 8_000  # of the JSON of a result
+# Of a page of a list, 1 500 tokens: a model reads it again with each turn, and a caller that needs more has `next_page`
+PAGE_BYTES: Final = 6_000
 PART: Final = "part"  # an argument of every read
 REST: Final = "rest"
 _RESERVE_BYTES: Final = 600  # for `rest`
@@ -49,7 +51,7 @@ def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
         whole: bytes of the whole answer.
         limit: the requested number of items.
     """
-    room = MAX_RESULT_BYTES - (whole - sum(size_of(item) + 1 for item in items)) - _RESERVE_BYTES
+    room = PAGE_BYTES - (whole - sum(size_of(item) + 1 for item in items)) - _RESERVE_BYTES
     count = 0
     for item in items:
         room -= size_of(item) + 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, in_parts, size_of
+from pydanube_mcp.sizing import MAX_RESULT_BYTES, PAGE_BYTES, fewer, in_parts, size_of
 
 
 def made(chance: random.Random, depth: int = 0) -> Any:
@@ -81,5 +81,5 @@ def test_fewer_items_are_asked_for_where_a_page_is_too_long() -> None:
     whole = size_of({"items": items, "next_page": None})
     count = fewer(items, whole, 50)
     assert count is not None
-    assert size_of({"items": items[:count], "next_page": "y" * 200}) <= MAX_RESULT_BYTES
+    assert size_of({"items": items[:count], "next_page": "y" * 200}) <= PAGE_BYTES
     assert fewer([{"name": "x" * 9000}], 9020, 50) is None

@@ -399,6 +399,23 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
     assert len(server.instructions or "") < 1_600
 
 
+async def test_found_operations_and_pages_are_short(cluster: Administered, admin_url: str, mode: str) -> None:
+    """Five found operations took 1 566 tokens: bounds, and the tokens of plans that `plan_operation` takes itself."""
+    with anyio.fail_after(60):
+        async with build_server(admin_url) as server, Client(server, mode=mode) as client:
+            found = body(await client.call_tool("find_operations", {"query": "replay dead letters"}))
+            assert len(found["items"]) == 5
+            assert tokens(found) <= 1_300
+            for each in found["items"]:
+                own = OPERATIONS[each["operation"]].input_schema["properties"].keys()
+                assert own - each["arguments"]["properties"].keys() <= {"plan_only", "plan_token", "why"}
+            for number in range(30):
+                await add_topic(cluster, f"/default/short-{number}")
+            page = body(await client.call_tool("list_topics", {}))
+            assert page["next_page"] is not None
+            assert 1_000 < tokens(page) <= 1_500
+
+
 def test_a_missing_tool_is_explained() -> None:
     assert "is listed" in explain("list_topics", Profile.DEFAULT, read_only=False)
     assert "plan_operation" in explain("delete_topic", Profile.DEFAULT, read_only=False)
