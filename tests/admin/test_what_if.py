@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import cast
 
 import anyio
 import pytest
 from pydanube import connect
+from pydanube_admin.operations.what_if import compression_of
+from pydanube_core.facts import TopicFacts
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.waiting import until
@@ -65,6 +69,45 @@ async def test_a_retention_comes_to_what_its_plan_says(cluster: Administered) ->
         error = await cluster.refused("cluster.what_if", scenario="retention", topic="orders", policies=wrong)
         assert error.code == "INVALID_ARGUMENT"
         assert "policies has no 'retention_age'; did you mean 'retention_age_s'" in error.message
+
+
+@pytest.mark.parametrize(
+    ("tiered_offset", "object_bytes", "journal_bytes", "expected"),
+    [(80, 400, 1000, 0.1), (None, 0, 5000, None), (100, 500, 0, None)],
+)
+async def test_compression_compares_a_message_in_objects_with_one_in_the_journal(
+    tiered_offset: int | None, object_bytes: int, journal_bytes: int, expected: float | None
+) -> None:
+    """It was the objects' bytes divided by themselves: always 1."""
+    log = SimpleNamespace(
+        start_offset=0,
+        next_offset=100,
+        tiered_offset=tiered_offset,
+        object_bytes=object_bytes,
+        journal_bytes=journal_bytes,
+    )
+    assert compression_of([cast("TopicFacts", log)]) == expected
+
+
+async def test_a_limit_below_what_is_connected_says_so(cluster: Administered) -> None:
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.consumer("orders", "search", type="shared"),
+        client.consumer("orders", "search", type="shared"),
+        client.producer("orders"),
+    ):
+        policies = {
+            "max_consumers_per_topic": 1,
+            "max_consumers_per_subscription": 1,
+            "max_producers_per_topic": 1,
+            "max_subscriptions_per_topic": 1,
+        }
+        plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
+        for key in policies:
+            assert (f"2 are there now, and {key} allows 1" in plan["later"]) is (key[4] != "p"), key
+        policies = dict.fromkeys(policies, 2)
+        plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
+        assert plan["later"] is None
 
 
 async def test_consumers_of_an_exclusive_subscription_do_not_add_up(cluster: Administered) -> None:

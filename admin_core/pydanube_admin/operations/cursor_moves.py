@@ -87,6 +87,7 @@ _STAY: Final = (
 _AGAIN: Final = (
     "No unread message is skipped. Messages acknowledged from the new position on are delivered again"
 )
+_NONE: Final = "These messages are acknowledged already: nothing would change"
 
 
 async def _moving(
@@ -98,8 +99,9 @@ async def _moving(
     diff: list[dict[str, Any]],
     messages: int,
     pinned: Mapping[str, Any] | None,
+    later: str = _NONE,
 ) -> Forecast:
-    """Forecast a moved cursor. Acknowledgements do not make the plan stale, another move of the cursor does."""
+    """Forecast a moved cursor. `later`: the sentence of a plan that passes over no unread message. Acknowledgements do not make the plan stale, another move of the cursor does."""
     cursors = await context.port.cursors(topic.own.topic, subscription)
     identity = [str(facts.subscription_id) for facts in found]
     since = context.call_id if context.pinned is None else context.pinned["since"]
@@ -118,7 +120,7 @@ async def _moving(
         counts=[diff, messages],
         was_live=None if pinned is not None else is_live(context.now_ms(), *times_ms),
         pinned=None if pinned is None else {**pinned, "since": since},
-        later=_STAY if messages else _AGAIN,
+        later=_STAY if messages else later,
     )
 
 
@@ -208,7 +210,14 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
         passed += await _unacknowledged(context, request.subscription, facts, [(0, targets[facts.topic])])
     pinned = {"targets": dict(targets)} if _keeps(topic) else None
     return await _moving(
-        context, topic, request.subscription, found, diff=diff, messages=passed, pinned=pinned
+        context,
+        topic,
+        request.subscription,
+        found,
+        diff=diff,
+        messages=passed,
+        pinned=pinned,
+        later=_AGAIN,
     )
 
 

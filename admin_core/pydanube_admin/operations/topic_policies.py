@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from pydanube_core.names import TopicName
@@ -65,6 +66,7 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
     after = with_changes(before.effective, given, above.effective)
     destroys = shortens_retention(before.effective, after)
     loss = await context.port.forecast_retention({topic.own.topic: after} if destroys else {})
+    refused = await _refused_then(context, topic, {key: after[key] for key in given if after.get(key)})
     return Forecast(
         diff=changes(f"topics{topic.own.topic}/policies", before.own, given),
         blast_radius=blast_radius(
@@ -80,8 +82,26 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
         basis=[str(topic.own.topic_id), dict(before.own), dict(before.effective), destroys],
         counts=loss.messages,
         was_live=await was_live(context, [topic.own]) if destroys else None,
-        later=later_text(loss) if destroys else None,
+        later=". ".join([*([later_text(loss)] if destroys else []), *refused]) or None,
     )
+
+
+async def _refused_then(context: Context, topic: Topic, limits: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each limit that is below the number of present clients or subscriptions."""
+    found = {
+        "max_producers_per_topic": max(log.producers for log in topic.logs),
+        "max_consumers_per_topic": max(log.consumers for log in topic.logs),
+        "max_subscriptions_per_topic": len(topic.subscriptions),
+    }
+    if (key := "max_consumers_per_subscription") in limits:
+        each = await context.port.subscriptions(topic.own.topic, None)
+        found[key] = max((len(one.consumers) for one in each), default=0)
+    return [
+        f"{count} are there now, and {key} allows {limits[key]}. They stay, and one that comes, or comes again, is refused "
+        f"until fewer than {limits[key]} are left"
+        for key, count in found.items()
+        if count > limits.get(key, count)
+    ]
 
 
 async def undo_set_topic_policies(context: Context, request: SetTopicPoliciesRequest, done: Done) -> Undo:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, assert_never
 from pydantic import Field, WithJsonSchema
 from pydanube_core.balance import LoadReport, Resource
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.facts import LEASE_S
+from pydanube_core.facts import LEASE_S, TopicFacts
 from pydanube_core.names import TopicName
 from pydanube_core.projection import Outlook, Pace, full_in_days, kept_bytes, outlook
 from pydanube_core.units import format_time
@@ -258,6 +258,18 @@ def _days(free: int, guard: int, bytes_per_s: float) -> float | None:
     return None if days is None else round(days, 2)
 
 
+def compression_of(logs: Sequence[TopicFacts]) -> float | None:
+    """Return the bytes of a message in objects, divided by those of one in the journal. None if one of them is unknown."""
+    in_objects = in_journal = 0
+    for log in logs:
+        copied = max(log.start_offset, log.tiered_offset or 0)
+        in_objects, in_journal = in_objects + copied - log.start_offset, in_journal + log.next_offset - copied
+    objects, journal = sum(log.object_bytes for log in logs), sum(log.journal_bytes for log in logs)
+    if not (objects and journal and in_objects and in_journal):
+        return None
+    return round(objects / in_objects / (journal / in_journal), 3)
+
+
 async def _retention(context: Context, request: WhatIfRequest, found: _Found) -> None:
     topic = await _topic(context, request)
     if request.policies is None:
@@ -269,18 +281,17 @@ async def _retention(context: Context, request: WhatIfRequest, found: _Found) ->
     after = with_changes(before, given, above.effective)
     loss = await context.port.forecast_retention({name: after})
     stored = sum(log.bytes for log in topic.logs)
-    objects, tiered = topic.object_bytes, sum(max(0, log.bytes - log.journal_bytes) for log in topic.logs)
     found.outcome = {
         "deleted_messages": loss.messages,
         "deleted_bytes": loss.bytes,
         "deleted_later_messages": loss.later_messages,
         "stored_bytes": stored,
     }
-    compression = round(objects / tiered, 3) if objects and tiered else None
+    compression = compression_of(topic.logs)
     if compression is not None:
         found.outcome["compression"] = compression
         found.assumptions.append(
-            f"objects are as small as now: {compression} of the bytes that went into them"
+            f"objects are as small as now: {compression:g} of the bytes in the journal, message by message"
         )
     per_s = await _bytes_per_s(context, name)
     if per_s is None:
@@ -291,7 +302,7 @@ async def _retention(context: Context, request: WhatIfRequest, found: _Found) ->
             limit = policies.get("retention_bytes") or None
             found.outcome[key] = kept_bytes(
                 stored_bytes=stored,
-                bytes_per_s=per_s,
+                bytes_per_s=per_s * (compression or 1.0),
                 age_s=policies.get("retention_age_s") or None,
                 limit_bytes=None if limit is None else limit * logs,
             )
