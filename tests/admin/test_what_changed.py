@@ -246,6 +246,14 @@ def test_findings_of_topics_follow_the_loss_or_drain_of_the_broker_that_they_lef
         assert rules_after([left], ALERTS, PLACED) == [["disk", "lag", "lag_of_unknown_owner", "cluster"]]
 
 
+def test_a_finding_that_noticed_a_loss_before_its_record_follows_it() -> None:
+    """The change before was named for it, such as that of a quota."""
+    alerts = [alert("owner_down", 3_000, broker_id="1")]
+    lost, started = (item("1", state, at=format_time(4_500)) for state in ("gone", "started"))
+    assert rules_after([lost], alerts, {}) == [["owner_down"]]
+    assert rules_after([started], alerts, {}) == [[]]
+
+
 def test_findings_during_a_change_follow_it() -> None:
     """A drain that began at 1 s and ended at 4 s has the time of its end. Another change came in between."""
 

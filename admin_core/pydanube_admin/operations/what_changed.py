@@ -42,6 +42,8 @@ MOST_BYTES: Final = 5_200
 MOST_PLACED: Final = 200  # topics with alerts whose owners are looked up
 MOST_LOOKED_AT: Final = 2_000  # audit records of changes for one answer
 MOST_FINDINGS: Final = 5  # after one change
+#: between a broker's loss and its record, which the next round of telemetry writes
+LOSS_NOTED_MS: Final = 10_000
 SAME_MS: Final = 60_000  # two accounts of one start or loss differ by less
 #: Events of brokers, as the state after them.
 STATES: Final = {
@@ -387,8 +389,8 @@ def _is_about(alert: Alert, item: ChangedItem, broker_id: str, placed: Mapping[s
 
 
 def _began_ms(item: ChangedItem) -> int:
-    """Return when a change began: the id of its call has that time."""
-    at_ms = _ms(item.at)
+    """Return when a change began: the id of its call has that time. A loss was noticed by findings first."""
+    at_ms = _ms(item.at) - (LOSS_NOTED_MS if _state(item) == "gone" else 0)
     with suppress(ValueError):
         return min(at_ms, time_of(item.call_id or ""))
     return at_ms
