@@ -6,7 +6,7 @@ Times before the rounds of the window, and before this start of the broker, are 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -91,16 +91,26 @@ def _moments(
     """Return the times of the points without now, the end of each one's state, and the time of the first exact state."""
     rounds = sampler.rounds
     every = rounds.within(0 if since_s is None else now - int(since_s * 1000), now)
+    end_of = dict(zip(every, [*(time - 1 for time in every[1:]), now], strict=True))
     # Without rounds of the last half interval, which is too short for a rate. The state of the round before ends there.
-    times = [time for time in every if time <= now - int(rounds.interval_s * 500)]
+    last = now - int(rounds.interval_s * 500)
+    times = [time for time in every if time <= last]
     if since_s is None or since_s <= rounds.window_s:
-        return times, [*(time - 1 for time in every[1:]), now][: len(times)], 0
+        return times, [end_of[time] for time in times], 0
     kept = (sampler.charted.logs.get(log.topic_id) for log in logs)
     known = [rows.first_ms for rows in kept if rows is not None and rows.first_ms is not None]
     begin = max(now - int(since_s * 1000), min([*known, *times[:1], now - int(rounds.interval_s * 1000)]))
     parts = max(1, min(MOST_PARTS, int((now - begin) / (rounds.interval_s * 1000))))
-    times = [begin + (now - begin) * part // parts for part in range(parts)]
-    return times, times, max(every[0] if every else now, sampler.started_ms)
+    exact_ms = max(every[0] if every else now, sampler.started_ms)
+    points: dict[int, int] = {}
+    for part in range(parts):
+        time = begin + (now - begin) * part // parts
+        # Where there are rounds, a point has the time of one: a rate between two points is over the time between their states
+        if (place := bisect_right(every, time)) and every[place - 1] >= exact_ms:
+            time = every[place - 1]
+        if time <= last or not points:
+            points[time] = end_of.get(time, time)
+    return list(points), list(points.values()), exact_ms
 
 
 def _kept(rows: Series | None, times: Sequence[int], place: int) -> Values:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pydanube import Client
 from pydanube_broker.broker import Broker
-from pydanube_broker.observation.history import sum_of
+from pydanube_broker.observation.history import _moments, sum_of
+from pydanube_broker.observation.sampler import Sampler
+from pydanube_broker.observation.tracks import Rounds
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
@@ -52,6 +56,22 @@ async def test_a_topic_that_was_never_looked_at_has_one_moment(broker: Broker) -
     assert found.published[-1] == 0
     assert all(value is None for value in found.published[:-1])
     assert found.cursors == {}
+
+
+def test_points_of_a_long_chart_have_the_times_of_their_states() -> None:
+    """They lay between two rounds, with the state of the round before. So the last rate, until now, was up to twice too high."""
+    rounds = Rounds(interval_s=5, window_s=300)
+    for number in range(16):
+        rounds.note(number, 1_000_000 + 5_000 * number)
+    charted = SimpleNamespace(logs={})
+    sampler = cast("Sampler", SimpleNamespace(rounds=rounds, charted=charted, started_ms=1_000_000))
+    now = 1_000_000 + 79_900
+    times, ends, exact_ms = _moments([], sampler, now, 900)
+    assert exact_ms == 1_000_000
+    assert set(times) <= {*rounds.times}
+    assert all(time <= end < time + 5_000 for time, end in zip(times, ends, strict=True))
+    assert times == sorted(times)
+    assert now - times[-1] >= 2_500, "the last rate is over half an interval or more"
 
 
 def test_a_sum_is_known_only_where_every_part_is() -> None:
