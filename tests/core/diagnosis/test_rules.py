@@ -409,6 +409,16 @@ def test_a_consumer_that_came_back_is_not_slow_for_the_time_when_nobody_read() -
     assert [one.rule for one in quiet(view(consumers=(consumer(**here),), **facts))] == ["consumer_slow"]
 
 
+@pytest.mark.parametrize(
+    ("type_of", "operation"), [("shared", "cluster.what_if"), ("exclusive", "topics.describe")]
+)
+def test_more_consumers_are_computed_where_they_can_share(type_of: str, operation: str) -> None:
+    """A subscription that is shared was told to become shared."""
+    slow = view(lag=FALLING, unread=2950, consumers=(consumer(),), acknowledged=SOME, type=type_of)
+    [found] = [each for each in quiet(slow) if each.rule == "consumer_slow"]
+    assert found.next[-1].operation == operation
+
+
 def test_late_is_measured_by_age_and_not_by_the_number_of_messages() -> None:
     fresh = judged(heads=[100_000] * 60, cursors=[0] * 60, age_s=3)
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from pydanube_core.diagnosis.causes.consumers import SHARING
 from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
 from pydanube_core.diagnosis.causes.messages import hot_key
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
@@ -309,7 +310,9 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         next=(
             *(NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_subscription_dispatch_rate": 0}}, "lift the dispatch limit") for _ in range(limited)),
             look_again(view),
-            NextCall("topics.describe", {"topic": view.topic}, "see whether more partitions or a shared subscription would let more consumers help"),
+            NextCall("cluster.what_if", {"scenario": "consumers", "topic": view.topic, "subscription": view.subscription}, "see whether twice as many consumers would keep up")
+            if view.type in SHARING
+            else NextCall("topics.describe", {"topic": view.topic}, "see whether more partitions or a shared subscription would let more consumers help"),
         ),
     )  # fmt: skip
 
