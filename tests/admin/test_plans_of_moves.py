@@ -116,9 +116,12 @@ async def test_a_broker_hands_over_the_topics_of_a_namespace_that_its_plan_named
     for name in ("/shop/a", "/shop/b"):
         await ask(brokers[1], "topics.create", topic=name)
         await place(cluster, name, brokers[1])
-    plan = await ask(
-        brokers[2], "brokers.unload", broker_id=id_of(brokers[1]), namespaces="shop", plan_only=True
-    )
+    await ask(brokers[1], "subscriptions.create", topic="/shop/a", subscription="s")
+    for namespaces in ({}, {"namespaces": "shop"}):
+        plan = await ask(
+            brokers[2], "brokers.unload", broker_id=id_of(brokers[1]), **namespaces, plan_only=True
+        )
+        assert (plan["blast_radius"]["topics"], plan["blast_radius"]["subscriptions"]) == (2, 1)
     assert plan["pinned"]["topics"].keys() == {"/shop/a", "/shop/b"}
     await ask(brokers[1], "topics.create", topic="/shop/later")
     await place(cluster, "/shop/later", brokers[1])

@@ -20,7 +20,7 @@ from pydanube_core.errors import (
     MetadataUnavailable,
     Unavailable,
 )
-from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
+from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts, TopicFacts
 from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_core.units import counted, format_time, parse_moment_ms
 
@@ -483,24 +483,30 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
             field="broker_id",
             value=facts.broker_id,
         )
+    served = await _served(context, facts, request)
+    radius = blast_radius(
+        topics=len(served),
+        subscriptions=sum(len(log.subscriptions) for log in served.values()),
+        consumers=sum(log.consumers for log in served.values()),
+    )
     if request.is_filtered:
-        served = await _served(context, facts, request)
-        planned: Mapping[str, str] = served if context.pinned is None else context.pinned["topics"]
+        ids = {topic: str(log.topic_id) for topic, log in served.items()}
+        planned: Mapping[str, str] = ids if context.pinned is None else context.pinned["topics"]
+        now = {topic: ids.get(topic) for topic in planned}
         owners = {
-            topic: facts.broker_id if topic in served else await _owner(context, topic) for topic in planned
+            topic: facts.broker_id if topic in served else await _owner(context, topic)
+            for topic in sorted(planned)
         }
         return Forecast(
-            diff=[
-                entry(f"topics{topic}/owner", owners[topic], "another broker") for topic in sorted(planned)
-            ],
-            blast_radius=blast_radius(topics=len(planned)),
-            basis=[facts.broker_id, {topic: served.get(topic) for topic in planned}],
-            pinned={"topics": {topic: served.get(topic) for topic in planned}},
+            diff=[entry(f"topics{topic}/owner", owner, "another broker") for topic, owner in owners.items()],
+            blast_radius=radius,
+            basis=[facts.broker_id, now],
+            pinned={"topics": now},
         )
     state = await _state_now(context, facts)
     return Forecast(
         diff=[entry(f"brokers/{facts.broker_id}/state", state, "draining")],
-        blast_radius=blast_radius(topics=facts.topics),
+        blast_radius=radius,
         basis=[facts.broker_id, state],
     )
 
@@ -510,15 +516,17 @@ async def _owner(context: Context, topic: str) -> str | None:
     return found[0].broker_id if found and found[0] is not None else None
 
 
-async def _served(context: Context, facts: BrokerFacts, request: UnloadBrokerRequest) -> dict[str, str]:
-    """Return topic → id of what this broker serves in the selected namespaces, each partition by its own name."""
+async def _served(
+    context: Context, facts: BrokerFacts, request: UnloadBrokerRequest
+) -> dict[str, TopicFacts]:
+    """Return the topics that this broker serves in the selected namespaces, each partition by its own name."""
     names = [
         key.topic
         for key in await context.port.topic_index()
         if facts.broker_id in key.owners and request.selects(key.topic)
     ]
     found = await context.port.this.topic_facts(names)
-    return {log.topic: str(log.topic_id) for whole, *parts in found for log in parts or [whole]}
+    return {log.topic: log for whole, *parts in found for log in parts or [whole]}
 
 
 async def _state_now(context: Context, facts: BrokerFacts) -> str:
