@@ -5,7 +5,7 @@
         networks.cut(1, 2)                            # what 1 sends to 2 is lost; what 2 sends to 1 arrives
         networks.heal()
 
-The test itself is at `networks.here`, and reaches all. `ETCD` is the number of a second address of the test, for servers that
+The test itself is at `networks.here`, and reaches all. `ETCD` and `STORE` are numbers of further addresses of the test, for servers that
 brokers are cut off from alone: `networks.cut(1, ETCD)`. Packets that are cut leave for a hardware address that nobody has:
 they are lost without a word, as in a network that is torn.
 """
@@ -22,6 +22,7 @@ import pytest
 
 _NOBODY: Final = "02:00:00:00:00:ff"
 ETCD: Final = 253
+STORE: Final = 252
 
 
 class Networks:
@@ -72,7 +73,7 @@ class Networks:
     def _make(self) -> None:
         _ip("link", "add", self._name, "type", "bridge")
         self._undo.callback(_ip, "link", "del", self._name)
-        for address in (self.here, self.address(ETCD)):
+        for address in (self.here, self.address(ETCD), self.address(STORE)):
             _ip("addr", "add", f"{address}/24", "dev", self._name)
         _ip("link", "set", self._name, "up")
         for n in range(1, self._count + 1):

@@ -13,7 +13,7 @@ from anyio import to_thread
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError
 
-from tests.cluster.networks import ETCD, Networks
+from tests.cluster.networks import ETCD, STORE, Networks
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd import EtcdMembers
 from tests.support.faulty_proxy import FaultyProxy
@@ -40,6 +40,7 @@ class RealCluster:
         environment: more variables of all brokers.
         environments: more variables of single brokers.
         program: another `danube` than that of this environment, for the first life of each broker.
+        later: more variables of the lives after it, which that one may not know.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class RealCluster:
         environment: Mapping[str, str] = _NONE,
         environments: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
         program: str | None = None,
+        later: Mapping[str, str] = _NONE,
     ) -> None:
         self.networks = networks
         self.etcd = etcd
@@ -59,6 +61,7 @@ class RealCluster:
         self._environment = environment
         self._environments = environments
         self._program = program
+        self._later = later
         self._folder = folder
         self._lives = dict.fromkeys(BROKERS, 0)
         self.brokers = {n: self._broker(n) for n in BROKERS}
@@ -82,6 +85,7 @@ class RealCluster:
                 "DANUBE_TIER__PATH_STYLE": "true",
                 **self._environment,
                 **self._environments.get(n, {}),
+                **(self._later if self._lives[n] > 1 else {}),
             },
             face="broker",
             within=self.networks.command(n),
@@ -196,7 +200,7 @@ def real_cluster(
         server = stack.enter_context(running_s3_server(folder / "s3", public=creates_only))
         if creates_only:
             server = stack.enter_context(conditional(server))
-        store = stack.enter_context(FaultyProxy(server.endpoint, host=networks.here))
+        store = stack.enter_context(FaultyProxy(server.endpoint, host=networks.address(STORE)))
         cluster = RealCluster(folder, networks, etcd, store, **given)
         stack.callback(cluster.close)
         yield cluster

@@ -1,16 +1,28 @@
-"""Brokers of the release before are replaced one by one under load: topics move from old to new, and never back."""
+"""Brokers of the release before are replaced one by one under load: topics move from old to new, and never back.
+
+One of the new brokers is lost with its disk while old ones run. Only new ones take its topics over.
+"""
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio import to_thread
 from pydanube_core.errors import ClusterError
 
+from tests.cluster import test_losses_under_load as losses
+from tests.cluster import test_stored_topics as stored_topics
 from tests.cluster.old_release import old_program
-from tests.cluster.real_cluster import BROKERS, real_cluster
+from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
 from tests.cluster.test_faults_under_load import KEYS, ORDERS, under_load
+from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
+from tests.cluster.test_take_over import planned
 from tests.support.broker_process import BrokerDied, BrokerProcess
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(1800)]
 
@@ -39,6 +51,67 @@ async def test_brokers_of_the_release_before_are_replaced_under_load(tmp_path: P
                 task = await cluster.moved(topic, target)
                 assert task["state"] == "done", task
             await progress.more(20)
+
+
+async def leads(cluster: RealCluster, new: tuple[int, ...]) -> int:
+    """Return the leader, once it is one of these. An old one is killed and started."""
+    with anyio.fail_after(losses.FAR):
+        while True:
+            leader = None
+            with suppress(ClusterError, AssertionError):
+                leader = await cluster.leader()
+            if leader in new:
+                return leader
+            if leader is not None:
+                await to_thread.run_sync(cluster.brokers[leader].kill)
+                await to_thread.run_sync(cluster.brokers[leader].start)
+            await anyio.sleep(1)
+
+
+async def test_only_new_brokers_take_over_from_one_that_is_lost_beside_an_old_one(tmp_path: Path) -> None:
+    copying = {"DANUBE_JOURNAL__COPY": "true", "DANUBE_CLUSTER__ON_LOSS": "take_over"}
+    given = {"environment": UNTIERED_ENVIRONMENT, "later": copying, "creates_only": True}
+    with real_cluster(tmp_path, program=old_program(tmp_path), **given) as cluster:
+        await cluster.start()
+        told = [losses.Told(topic) for topic in losses.TOPICS]
+        for each in told:
+            await cluster.call("topics.create", {"topic": each.topic})
+        scene = losses.Scene(cluster, told)
+        async with anyio.create_task_group() as group:
+            for each in told:
+                group.start_soon(each.produce, cluster.urls)
+                group.start_soon(each.consume, cluster.urls)
+            new, (old,) = BROKERS[:2], BROKERS[2:]
+            for n in new:
+                await cluster.replace(n, again=True)
+            leader = await leads(cluster, new)
+            lost = next(n for n in new if n != leader)
+            await scene.moved_to(lost)
+            await scene.more()
+            await scene.kill(lost, disk=True)
+            await scene.more()
+            for each in told:
+                assert await cluster.owner(each.topic) == leader, "an old broker reads no chain"
+            stored = {"topic": stored_topics.TOPIC, "durability": "stored"}
+            with pytest.raises(ClusterError, match="needs all brokers to run this build"):
+                await cluster.call("topics.create", stored, at=cluster.brokers[leader])
+            await cluster.replace(old, again=True)
+            await scene.more()
+            for each in told:
+                each.enough.set()
+                await until(lambda each=each: len(each.acknowledged) == each.sent, losses.FAR)
+                found = await each.stored(cluster.urls)
+                await until(lambda each=each, found=found: set(each.delivered) >= set(found), losses.FAR)
+                each.check(found, scene.failures)
+            group.cancel_scope.cancel()
+        await planned(
+            cluster, "brokers.remove", broker_id=cluster.id_of(lost)
+        )  # it may never announce this build
+        async with stored_topics.loaded(cluster, start=False) as precious:
+            owner = cluster.brokers[await stored_topics.owner_of(cluster)]
+            owner.kill()
+            shutil.rmtree(owner.data_dir)
+            await precious.more()
 
 
 def test_directory_of_a_lone_broker_with_stored_topics_refuses_the_release_before(tmp_path: Path) -> None:

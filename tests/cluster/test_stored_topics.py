@@ -101,9 +101,10 @@ async def created(cluster: RealCluster) -> bool:
 
 
 @asynccontextmanager
-async def loaded(cluster: RealCluster) -> AsyncIterator[Told]:
-    """A stored topic under load; checked at the end."""
-    await cluster.start()
+async def loaded(cluster: RealCluster, *, start: bool = True) -> AsyncIterator[Told]:
+    """A stored topic under load; checked at the end. `start`: the brokers do not run yet."""
+    if start:
+        await cluster.start()
     await until(lambda: created(cluster), FAR)
     told = Told()
     async with anyio.create_task_group() as group:
