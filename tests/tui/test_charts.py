@@ -28,10 +28,10 @@ def chart(brokers_at: list[int] | None, moments: int = 4) -> dict[str, Any]:
     return found | ({} if brokers_at is None else {"brokers_at": brokers_at})
 
 
-def shown(answers: dict[str, Any], series: dict[str, Any] | None = None) -> list[str]:
+def shown(answers: dict[str, Any], series: dict[str, Any] | None = None, width: int = 120) -> list[str]:
     times = [0, 2000]
     there = Situation(
-        view=VIEW, arguments={}, answers=answers, now_ms=2000, series=series or {}, times=times, width=120
+        view=VIEW, arguments={}, answers=answers, now_ms=2000, series=series or {}, times=times, width=width
     )
     return ["".join(text for text, _ in each) for each in traffic(there)]
 
@@ -53,6 +53,19 @@ def test_bytes_out_are_those_since_the_last_refresh_and_history_only_before_ther
     assert "2.0KiB/s" in out
     (_, out, *_) = shown({"chart": chart(None)}, {"bytes_out": [(0, 0.0), (2000, 1_048_576.0)]})
     assert "512KiB/s" in out
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_chart_names_its_peak_and_fits_the_line(width: int) -> None:
+    long = {
+        name: [None, 84_321.0, *[1234.0] * 119]
+        for name in ("messages_in_rate", "messages_out_rate", "bytes_in_rate")
+    }
+    answer = {**long, "bytes_out_rate": long["bytes_in_rate"], "lag_messages": [1_234_567] * 121}
+    lines = shown({"chart": {**answer, "age_s": [30.0 * (120 - at) for at in range(121)]}}, width=width)
+    assert ["peak 84.3k/s in 1h00m" in each for each in lines] == [True, True, False]
+    assert "peak 1.2M in 1h00m" in lines[2]
+    assert max(map(len, lines)) <= width
 
 
 @pytest.mark.anyio

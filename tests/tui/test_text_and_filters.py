@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydanube_tui.filters import FilterError, RowsInSight, ordered, parse
 from pydanube_tui.page import Cell, Column, PageContent, Row
 from pydanube_tui.payloads import value_of, written
-from pydanube_tui.text import clean, count, fit, size, span, sparkline, width
+from pydanube_tui.text import chart, clean, count, fit, size, span, sparkline, width
 from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS
 from rich.cells import cell_len
@@ -222,3 +222,23 @@ def test_a_payload_is_shown_as_its_producer_wrote_it() -> None:
 def test_numbers_are_compared_by_all_their_digits(text: str, matches: bool) -> None:
     message = Row(key="0", cells=(), item={"untrusted": {"text": AS_WRITTEN}})
     assert bool(parse(text, COLUMNS).of([message])) is matches
+
+
+def test_a_chart_begins_at_zero_so_that_a_steady_rate_is_level_and_a_small_one_is_no_zero() -> None:
+    assert chart([100, 99, 101, 100], 4) == ("████", 101)
+    assert chart([0, 1, None, 100], 4) == ("▁▂ █", 100)
+    assert chart([0, 0], 2) == ("▁▁", 0)
+    assert chart([], 3) == ("   ", None)
+    assert chart([None, None], 2) == ("  ", None)
+
+
+def test_one_early_spike_does_not_flatten_a_chart_and_its_height_is_named() -> None:
+    usual = [10.0, 20.0, 30.0, 40.0, 20.0, 10.0, 20.0, 30.0, 40.0, 20.0]
+    drawn, peak = chart([84_000.0, *usual], 11)
+    assert (drawn, peak) == ("▲▄▅▇█▅▄▅▇█▅"[:1] + chart(usual, 10)[0], 84_000.0)
+    assert len(set(drawn)) == 5, "the rest is told apart"
+
+
+def test_a_peak_near_to_the_others_and_bursts_between_zeros_set_the_scale() -> None:
+    assert "▲" not in chart([10.0] * 10 + [20.0], 11)[0]
+    assert chart([0.0] * 20 + [84_000.0, 42_000.0], 22)[0] == "▁" * 20 + "█▅"

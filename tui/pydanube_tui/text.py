@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import ceil
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
@@ -17,6 +18,9 @@ from rich.cells import cell_len, set_cell_size
 
 ELLIPSIS: Final = "…"
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_BEYOND: Final = "▲"
+USUAL_SHARE: Final = 0.9  # of a chart's cells above 0: one spike, or a short one, is among the others
+FAR_ABOVE: Final = 2.5  # times the usual, which still has three of seven steps below such a cell
 # Replacements for `--ascii`. Only our own glyphs have one, and other people's text is escaped.
 _ASCII: Final = str.maketrans(
     {
@@ -175,8 +179,12 @@ def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
     return "".join(blocks)
 
 
-def fitted(values: Sequence[float | None], cells: int) -> str:
-    """Return all values as a sparkline of so many cells. One cell shows the largest of the values that fall into it."""
+def chart(values: Sequence[float | None], cells: int) -> tuple[str, float | None]:
+    """Return a chart of all values in so many cells, and the highest value. One cell shows the highest of its values.
+
+    The scale begins at 0 and ends at the highest cell that is not far above the others, which a taller one would
+    flatten. Cells beyond it are drawn as `▲`. Unknown is a blank.
+    """
     count, found = len(values), list[float | None]()
     for cell in range(cells if count else 0):
         at = cell * count // cells
@@ -184,7 +192,19 @@ def fitted(values: Sequence[float | None], cells: int) -> str:
             value for value in values[at : max(at + 1, (cell + 1) * count // cells)] if value is not None
         ]
         found.append(max(known, default=None))
-    return f"{sparkline(found, cells):<{cells}}"
+    loud = sorted(value for value in found if value)
+    usual = loud[ceil(len(loud) * USUAL_SHARE) - 1] if loud else 0.0
+    top = max((value for value in loud if value <= FAR_ABOVE * usual), default=1.0)
+    peak = max((value for value in found if value is not None), default=None)
+    return f"{''.join(_bar(value, top) for value in found):<{cells}}", peak
+
+
+def _bar(value: float | None, top: float) -> str:
+    if value is None:
+        return " "
+    if value > top:
+        return _BEYOND
+    return _BLOCKS[1 + round(value / top * 6)] if value > 0 else _BLOCKS[0]
 
 
 def gauge(part: float | None, cells: int = 10) -> str:

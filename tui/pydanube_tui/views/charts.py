@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydanube_core.units import counted
 
 from pydanube_tui.page import Line, Span, Tone, dim, fact
-from pydanube_tui.text import count, fitted, rate, size, span
+from pydanube_tui.text import chart, count, rate, size, span
 from pydanube_tui.view import Situation
 
 TITLE_CELLS = 9
@@ -19,42 +19,50 @@ def traffic(situation: Situation, lag_messages: int | None = None) -> Iterator[L
 
     Now is the view's own measurement between two refreshes, else the last value of the history.
     """
-    cells = max(30, situation.width - 46)
-    chart = situation.of("chart")
-    over = dim(f"  over {span(chart['age_s'][0])}") if chart else dim("")
+    cells = max(24, situation.width - 56)
+    history = situation.of("chart")
+    age_s = history["age_s"][0] if history else None
     for title in ("in", "out"):
         messages, in_bytes = (_now(situation, f"{what}_{title}") for what in ("messages", "bytes"))
         told = f"{rate(messages):>9} {'–' if in_bytes is None else f'{size(in_bytes)}B/s':>9}"
         name = f"messages_{title}"
-        drawn = fitted(chart[f"{name}_rate"][1:] if chart else situation.rates(name, cells + 1), cells)
-        yield _fact(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), over)
-    if lag_messages is None and chart:
-        lag_messages = chart["lag_messages"][-1]
+        drawn, peak = chart(
+            history[f"{name}_rate"][1:] if history else situation.rates(name, cells + 1), cells
+        )
+        yield _fact(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), scale(peak, rate, age_s))
+    if lag_messages is None and history:
+        lag_messages = history["lag_messages"][-1]
     told = f"{count(lag_messages):>9}{'':10}"
-    drawn = fitted(chart["lag_messages"] if chart else situation.values("lag_messages", cells), cells)
-    yield _fact("behind", (told, Tone.STRONG), "  ", (drawn, Tone.WARN), over)
-    if told := _parts(chart):
+    drawn, peak = chart(
+        history["lag_messages"] if history else situation.values("lag_messages", cells), cells
+    )
+    yield _fact("behind", (told, Tone.STRONG), "  ", (drawn, Tone.WARN), scale(peak, count, age_s))
+    if told := _parts(history):
         yield _fact("of", dim(told))
 
 
+def scale(peak: float | None, shown: Callable[[float | None], str], age_s: float | None) -> Span:
+    """Return the text beside a chart: its highest value, and the time that it covers."""
+    highest = "" if peak is None else f"  peak {shown(peak)}"
+    return dim(highest if age_s is None else f"{highest or ' '} in {span(age_s)}")
+
+
 def _now(situation: Situation, name: str) -> float | None:
-    chart = situation.of("chart")
+    history = situation.of("chart")
     measured = situation.rate(name)
-    return chart[f"{name}_rate"][-1] if measured is None and chart else measured
+    return history[f"{name}_rate"][-1] if measured is None and history else measured
 
 
-def _parts(chart: Mapping[str, Any]) -> str:
+def _parts(history: Mapping[str, Any]) -> str:
     """Return how many brokers are in the sums, where that is not the same number throughout. Else an empty text."""
-    at = chart.get("brokers_at")
+    at = history.get("brokers_at")
     if not at:
         return ""
     since = next(place for place in range(len(at) - 1, -1, -1) if place == 0 or at[place - 1] != at[-1])
     fewest, most = min(at), max(at)
     before = {*at[:since]}
     least = counted(min(before), "broker") if len(before) == 1 else f"{fewest} to {most} brokers"
-    return (
-        f"{counted(at[-1], 'broker')} for {span(chart['age_s'][since])}, {least} before: sums differ by that"
-    )
+    return f"{counted(at[-1], 'broker')} for {span(history['age_s'][since])}, {least} before: sums differ by that"
 
 
 def _fact(title: str, *spans: Span | str) -> Line:

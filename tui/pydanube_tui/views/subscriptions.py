@@ -10,8 +10,9 @@ from pydanube_core.units import counted
 
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, line
-from pydanube_tui.text import count, fitted, milliseconds, rate, shown, size, span, sparkline
+from pydanube_tui.text import chart, count, milliseconds, rate, shown, size, span, sparkline
 from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, given, listed
+from pydanube_tui.views.charts import scale
 from pydanube_tui.views.wording import STATUS, finding_lines, rank, status_cell
 
 #: fields of one partition, left out
@@ -213,14 +214,17 @@ def _standing(item: Item, situation: Situation, described: Item) -> Iterator[Lin
 
 
 def _chart(situation: Situation) -> Iterator[Line]:
-    chart = situation.of("chart")
-    if not chart.get("subscriptions"):
+    history = situation.of("chart")
+    if not history.get("subscriptions"):
         return
-    one, over = chart["subscriptions"][0], span((chart.get("age_s") or [0])[0])
-    cells = max(30, situation.width - 30)
-    lag, acks = (fitted(one[name][1:], cells) for name in ("lag_messages", "acknowledge_rate"))
-    yield fact("lag", (lag, Tone.WARN), dim(f"  over {over}"))
-    yield fact("acks/s", (acks, Tone.GOOD))
+    one, age_s = history["subscriptions"][0], (history.get("age_s") or [0])[0]
+    cells = max(24, situation.width - 40)
+    for title, name, told, tone in (
+        ("lag", "lag_messages", count, Tone.WARN),
+        ("acks", "acknowledge_rate", rate, Tone.GOOD),
+    ):
+        drawn, peak = chart(one[name][1:], cells)
+        yield fact(title, (drawn, tone), scale(peak, told, age_s))
 
 
 def _parts(situation: Situation) -> Iterator[Row]:

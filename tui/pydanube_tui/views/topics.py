@@ -9,8 +9,9 @@ from pydanube_core.units import counted
 
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, headings, line
-from pydanube_tui.text import clock, count, fitted, rate, shown, size, span
+from pydanube_tui.text import chart, clock, count, rate, shown, size
 from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, listed
+from pydanube_tui.views.charts import scale
 from pydanube_tui.views.subscriptions import merged, place_of_subscription
 from pydanube_tui.views.wording import broker_names, finding_lines, health_cell, status_cell, worst_alerts
 
@@ -151,12 +152,12 @@ def _head_of_one(situation: Situation) -> list[Line]:
         tiered = topic["tiered_offset"]
         below = f"   in the tier below {tiered}" if tiered is not None else ""
         lines.append(fact("offsets", f"{topic['start_offset']} to {topic['next_offset']}", dim(below)))
-    chart = situation.of("chart")
-    if chart:
-        rates, over = chart["publish_rate"], span((chart["age_s"] or [0])[0])
+    history = situation.of("chart")
+    if history:
+        rates, age_s = history["publish_rate"], (history["age_s"] or [0])[0]
         last = f"  {rate(rates[-1] if rates else None)}"
-        drawn = fitted(rates[1:], max(30, situation.width - 36))
-        lines.append(fact("in", (drawn, Tone.ACCENT), last, dim(f"   over {over}")))
+        drawn, peak = chart(rates[1:], max(24, situation.width - 46))
+        lines.append(fact("in", (drawn, Tone.ACCENT), last, scale(peak, rate, age_s)))
     policies = situation.of("policies")
     own, effective = policies.get("policies", {}), policies.get("effective", {})
     told_of = (
