@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pydanube.testing import InMemoryCluster
 
 from tests.support.broker_process import SMALL_JOURNAL
 from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
+from tests.support.warm_commands import ForkedProcess, start_danube
 
 START_DEADLINE_S = 110  # a second on a quiet machine; below the limit of a test, whose set-up this may be
 
@@ -31,7 +31,7 @@ def memory() -> Iterator[InMemoryCluster]:
 class BrokerProcess:
     """A broker in a process of its own."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     folder: Path
     url: str = ""
     admin_url: str = ""
@@ -57,13 +57,13 @@ def start_broker() -> Iterator[StartBroker]:
     def start(folder: Path, port: int) -> BrokerProcess:
         ready = folder / "ready.json"
         ready.unlink(missing_ok=True)
-        command = [
-            sys.executable, "-m", "pydanube_cli.main", "up", "--data-dir", str(folder / "data"), "--ready-file",
-            str(ready), "--grpc-port", str(port), "--admin-port", "0", "--metrics-port", "0", "--http-port", "0",
+        words = [
+            "up", "--data-dir", str(folder / "data"), "--ready-file", str(ready), "--grpc-port", str(port),
+            "--admin-port", "0", "--metrics-port", "0", "--http-port", "0",
         ]  # fmt: skip
         environment = {**os.environ, **SMALL_JOURNAL}
         with (folder / "log").open("ab") as log:
-            broker = BrokerProcess(subprocess.Popen(command, stdout=log, stderr=log, env=environment), folder)
+            broker = BrokerProcess(start_danube(words, environment=environment, output=log), folder)
         started.append(broker)
         deadline = time.monotonic() + START_DEADLINE_S
         while not ready.exists() and broker.process.poll() is None and time.monotonic() < deadline:

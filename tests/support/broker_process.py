@@ -39,10 +39,12 @@ import pytest
 
 from tests.support.default_ports import ADDRESSES
 from tests.support.waiting import pause
+from tests.support.warm_commands import ForkedProcess, warm_server
 
 __all__ = [
     "SMALL_JOURNAL",
     "SMALL_SEGMENT_BYTES",
+    "WITHOUT_TELEMETRY",
     "BrokerDied",
     "BrokerProcess",
     "broker_process_fixture",
@@ -64,6 +66,9 @@ SMALL_JOURNAL: Final = {
     "DANUBE_TEST_SMALL_SEGMENTS": "1",
     "DANUBE_JOURNAL__SEGMENT_BYTES": str(SMALL_SEGMENT_BYTES),
 }
+#: settings of a broker in memory whose telemetry no test reads: with it the broker starts a process for its tier
+WITHOUT_TELEMETRY: Final = {"telemetry.enabled": False}
+_WARM: Final = sys.platform == "linux"  # by pidfd
 _MARK: Final = "PYDANUBE_TEST_MARK"  # in the environment of the broker and all that it starts
 
 
@@ -128,6 +133,7 @@ class BrokerProcess:
         face: `up`, or `broker` (8765 stays closed).
         within: what goes in front of the command, such as `ip netns exec NAME`; it has to become the command.
         program: another `danube` than that of this environment.
+        warm: fork it from a process that has done the imports, as far as it would be the same (see `warm_commands`).
     """
 
     def __init__(
@@ -141,6 +147,7 @@ class BrokerProcess:
         face: str = "up",
         within: Sequence[str] = (),
         program: str | None = None,
+        warm: bool = True,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.data_dir = data_dir or folder / "data"
@@ -156,8 +163,14 @@ class BrokerProcess:
         self._face = face
         self._within = list(within)
         self._program = danube_command() if program is None else [program]
+        from pydanube_core.secrets import known_secrets
+
+        # Secrets of the environment are read by an import.
+        self._warm = (
+            warm and _WARM and not within and program is None and not known_secrets(self._environment)
+        )
         self.ports: tuple[int, ...] | None = None
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._stopped = False
 
     # -- where it is -----------------------------------------------------------------------------------------
@@ -201,20 +214,28 @@ class BrokerProcess:
         self.ready_file.unlink(missing_ok=True)
         self._stopped = False
         self.exit_code = None
-        with self.log_file.open("ab") as log:
+        words = [self._face, *where, *ports, "--ready-file", str(self.ready_file), "--json", *self._arguments]
+        with self.log_file.open("ab") as log, open(os.devnull, "rb") as nothing:
             log.write(f"--- life {self.lives + 1}\n".encode())
             log.flush()
-            self.process = subprocess.Popen(
-                [
-                    *self._within, *self._program, self._face, *where, *ports,
-                    "--ready-file", str(self.ready_file), "--json", *self._arguments,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,
-            )  # fmt: skip
+            if self._warm:
+                self.process = warm_server().start(
+                    words,
+                    environment=self._environment,
+                    stdin=nothing.fileno(),
+                    stdout=subprocess.PIPE,
+                    stderr=log.fileno(),
+                    new_session=True,
+                )
+            else:
+                self.process = subprocess.Popen(
+                    [*self._within, *self._program, *words],
+                    stdin=nothing,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=self._environment,
+                    start_new_session=True,
+                )
         self.lives += 1
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> dict[str, Any]:
@@ -415,15 +436,19 @@ class BrokerProcess:
         timeout_s: float = 120.0,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run `danube ARGUMENTS` against this broker; `check`: it must exit 0."""
-        done = subprocess.run(
-            [*danube_command(), *arguments, *self.client_arguments()],
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-            env=client_environment(),
-        )
+        words = [*arguments, *self.client_arguments()]
+        environment = client_environment()
+        if _WARM:
+            done = warm_server().run(words, environment=environment, stdin=stdin or b"", timeout_s=timeout_s)
+        else:
+            done = subprocess.run(
+                [*danube_command(), *words],
+                input=stdin or b"",
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+                env=environment,
+            )
         if check and done.returncode != 0:
             raise AssertionError(
                 f"danube {' '.join(arguments)} exited with {done.returncode}\n"

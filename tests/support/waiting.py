@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import anyio
 
+from tests.support.warm_commands import ForkedProcess
+
 DEADLINE_S: Final = 100.0  # below the time limit of a test, so that the failure names the condition's line
 STEP_S: Final = 0.02
 
@@ -48,8 +50,11 @@ async def turns_during(work: Awaitable[Any]) -> int:
     return turns
 
 
-def pause(child: subprocess.Popen[Any]) -> None:
+def pause(child: subprocess.Popen[Any] | ForkedProcess) -> None:
     """Stop a child by SIGSTOP, and wait until none of its threads runs: one that waits for the disk is stopped later."""
     child.send_signal(signal.SIGSTOP)
+    if isinstance(child, ForkedProcess):
+        child.until_stopped()
+        return
     _, status = os.waitpid(child.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status), "it had ended"
