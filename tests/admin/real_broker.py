@@ -21,7 +21,7 @@ from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.names import TopicName
 
-from tests.support.broker_process import SMALL_SEGMENT_BYTES
+from tests.support.broker_process import SMALL_SEGMENT_BYTES, WITHOUT_TELEMETRY
 
 __all__ = ["Administered", "administered", "without_a_cold_tier"]
 
@@ -115,7 +115,9 @@ async def administered(
 ) -> AsyncIterator[Administered]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
     small = {"journal.segment_bytes": SMALL_SEGMENT_BYTES}
-    loaded = load_settings(None, {}, {"data.dir": str(data_dir), **free, **small, **settings})
+    loaded = load_settings(
+        None, {}, {"data.dir": str(data_dir), **free, **small, **WITHOUT_TELEMETRY, **settings}
+    )
     core = AdminCore(options=options, now_ms=now_ms)  # as the composition of a broker's process does
     methods = compat_methods(core, call_metadata)
     async with Broker(loaded, ops=core.serve_call, administration=methods) as broker:

@@ -23,7 +23,7 @@ from pydanube_core.services import Method, MethodKind, Service
 
 from tests.cli import lock_tables as tables
 from tests.cli.running import command_line
-from tests.cli.test_locks_live import META, REFUSED, Locked, locked_broker, people
+from tests.cli.test_locks_live import META, REFUSED, Locked, locked_broker, people, without_spark
 
 pytestmark = pytest.mark.anyio
 Ask = Callable[
@@ -217,7 +217,8 @@ def _in(found: Any, *path: str) -> str:
 
 
 @pytest.fixture
-async def faces(tmp_path: Path) -> AsyncIterator[Faces]:
+async def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Faces]:
+    without_spark(monkeypatch)
     async with (
         locked_broker(tmp_path) as locked,
         httpx.AsyncClient(trust_env=False, timeout=120) as web,

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio as aio
@@ -19,13 +19,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydanube import connect
 from pydanube.wire.ops_channel import OpsChannel
+from pydanube_admin.operations import reports
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security import http_identity
 from pydanube_broker.serving import rights_watch
 from pydanube_broker.settings.load import load_settings
 from pydanube_cli.composition import administered, http_face
-from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
+from pydanube_core.errors import ClusterError, MissingExtra, PermissionDenied, Unauthenticated
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.permissions import ORIGINAL
@@ -76,6 +77,15 @@ async def locked_broker(path: Path, **more: object) -> AsyncIterator[Locked]:
         http_face(broker, core.serve_call) as http,
     ):
         yield Locked(broker, http, {})
+
+
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports end where their process would start, a second of a core each: who may is decided before."""
+
+    async def ended(*_: object) -> NoReturn:
+        raise MissingExtra("without Spark in this test", extra="spark")
+
+    monkeypatch.setattr(reports, "run_process", ended)
 
 
 async def give(locked: Locked, name: str, roles: str, scope: str = "cluster", resource: str = "") -> str:

@@ -25,7 +25,7 @@ from pydanube_cli.composition import administered, http_face
 from pydanube_cli.main import run
 from pydanube_core.errors import AlreadyExists, InvalidArgument, Unavailable
 
-from tests.support.broker_process import SMALL_SEGMENT_BYTES
+from tests.support.broker_process import SMALL_SEGMENT_BYTES, WITHOUT_TELEMETRY
 from tests.support.official_client import run_beside_official_client
 from tests.support.waiting import until
 
@@ -51,6 +51,7 @@ async def broker_with(folder: CertificateFolder | None, **more: object) -> Async
     values: dict[str, object] = {
         "data.dir": ":memory:",
         "journal.segment_bytes": SMALL_SEGMENT_BYTES,
+        **WITHOUT_TELEMETRY,
         **{f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")},
         **more,
     }

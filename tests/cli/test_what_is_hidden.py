@@ -19,7 +19,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.ops_call import call_request
 
-from tests.cli.test_locks_live import META, Locked, give, locked_broker, people
+from tests.cli.test_locks_live import META, Locked, give, locked_broker, people, without_spark
 
 pytestmark = pytest.mark.anyio
 
@@ -346,8 +346,11 @@ async def test_what_copies_messages_needs_the_right_to_read_them(tmp_path: Path)
                 assert await locked.code("mallory", operation, elsewhere) == "PERMISSION_DENIED"
 
 
-async def test_a_report_of_a_glob_needs_the_right_on_all_that_the_glob_may_match(tmp_path: Path) -> None:
+async def test_a_report_of_a_glob_needs_the_right_on_all_that_the_glob_may_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`orders` matched the topics of that name in all namespaces, with the right on /default/orders alone."""
+    without_spark(monkeypatch)
     async with locked_broker(tmp_path) as locked:
         await filled(locked)
         await give(locked, "default", "admin", "namespace", "default")
