@@ -19,7 +19,7 @@ from anyio import to_thread
 from pydanube import connect
 from pydanube_core.errors import AlreadyExists, Conflict, NoOwner
 
-from tests.cluster.networks import ETCD
+from tests.cluster.networks import ETCD, STORE
 from tests.cluster.real_cluster import RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.conformance.official.conftest import Scenario
@@ -35,6 +35,7 @@ BATCH: Final = 20
 MORE: Final = 2_000
 OTHER: Final = "/default/fsynced"
 STORE_AWAY_S: Final = 5.0
+SETTLED_S: Final = 3.0  # until what was under way to the store is answered
 BEYOND_LEASE_S: Final = 13.0  # a lease is 10 s
 FAR: Final = 300.0  # longer than any take-over on the slowest machine
 
@@ -228,6 +229,38 @@ async def test_owner_that_is_cut_off_from_etcd_only_acknowledges_nothing_once_an
             await told.more()  # by the heir
             await to_thread.run_sync(former.wait, FAR)
             assert "FENCED" in former.log()
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["and is back", "and is lost with its disk"])
+async def test_owner_that_is_cut_off_from_the_store_only_keeps_its_topics_and_acknowledges_nothing_stored(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    with real_cluster(tmp_path, environment=UNTIERED_ENVIRONMENT, creates_only=True) as cluster:
+        async with loaded(cluster) as told:
+            n = await owner_of(cluster)
+            await cluster.call("topics.create", {"topic": OTHER})
+            if await cluster.owner(OTHER) != n:
+                await cluster.moved(OTHER, n)
+            async with connect(cluster.urls, retry=PATIENCE) as client, client.producer(OTHER) as producer:
+                await producer.send(b"before")
+                cluster.networks.cut(n, STORE)
+                await anyio.sleep(SETTLED_S)
+                acknowledged = len(told.acknowledged)
+                await anyio.sleep(BEYOND_LEASE_S)  # the fault itself
+                assert len(told.acknowledged) == acknowledged, "a stored topic waits for the store"
+                with anyio.fail_after(FAR):
+                    receipt = await producer.send(b"without the store")
+                assert receipt.durability == "fsynced"
+            for topic in (TOPIC, OTHER):
+                assert await cluster.owner(topic) == n, "it keeps its lease"
+            if is_lost:
+                lost = cluster.brokers[n]
+                lost.kill()
+                shutil.rmtree(lost.data_dir)
+            else:
+                cluster.networks.heal()
+            await told.more()
+            assert (await owner_of(cluster) == n) is not is_lost
 
 
 async def test_stored_topic_continues_while_etcd_is_away(tmp_path: Path) -> None:
