@@ -1,25 +1,29 @@
 """A broker is killed under load and its disk deleted: its topic is taken over by a plan, from the chain that it wrote.
 
 What was acknowledged before the chain ended is there once and in order, and nothing is there that was not sent. Producer
-and consumer go on with the topic at its heir.
+and consumer go on with the topic at its heir. A broker that comes back after many writes of others gives up only this topic.
 """
 
 from __future__ import annotations
 
 import shutil
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import pyarrow.parquet as parquet
 import pytest
 from anyio import to_thread
 from pydanube import connect
 from pydanube_core.errors import ClusterError
 
+from tests.cluster.networks import STORE
 from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.support.load import PATIENCE
+from tests.support.s3_server import BUCKET
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(600)]
@@ -30,6 +34,9 @@ NUMBER: Final = struct.Struct("<Q")
 JUMP: Final = 1 << 32
 AFTER: Final = 100
 COPIED_S: Final = 2.0  # more than the linger and a PUT take on the slowest machine
+BULK: Final = 600  # messages of `BULK_BYTES` that others write meanwhile: several segments
+BULK_BYTES: Final = 64 << 10
+ONLY_THERE: Final = 200  # messages that only the disk of the lost broker has
 COPYING_ENVIRONMENT: Final = {**UNTIERED_ENVIRONMENT, "DANUBE_JOURNAL__COPY": "true"}
 
 
@@ -89,6 +96,21 @@ async def stored(cluster: RealCluster, least: int) -> list[tuple[int, int]]:
     return found
 
 
+async def created(cluster: RealCluster, topic: str) -> bool:
+    """Create a topic, once the leader has converted the metadata."""
+    with suppress(ClusterError):
+        await cluster.call("topics.create", {"topic": topic})
+        return True
+    return False
+
+
+async def is_open(cluster: RealCluster, n: int) -> bool:
+    """Return whether no other broker takes topics over from the journal of a broker."""
+    listed = (await cluster.call("brokers.list"))["items"]
+    (journal,) = (each["journal"] for each in listed if each["broker_id"] == cluster.id_of(n))
+    return bool(journal["state"] == "open")
+
+
 async def test_disk_of_a_killed_broker_is_gone_and_its_topic_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -143,3 +165,72 @@ async def test_disk_of_a_killed_broker_is_gone_and_its_topic_goes_on(
         print(
             f"{len(acknowledged)} acknowledged before the kill, {safe} of them {COPIED_S:.0f} s before, {len(missing)} missing"
         )
+
+
+def kept_of(objects: Path, broker_id: str) -> list[int]:
+    """Return the numbers of the messages that a broker has written to lost+found."""
+    return [
+        NUMBER.unpack_from(payload)[0]
+        for each in sorted(objects.glob(f"*/lost+found/{broker_id}/**/*.parquet"))
+        for payload in parquet.read_table(each, columns=["payload"]).column("payload").to_pylist()
+    ]
+
+
+async def test_broker_that_is_back_after_many_writes_gives_up_only_what_others_took_over(
+    tmp_path: Path,
+) -> None:
+    with real_cluster(tmp_path, environment=COPYING_ENVIRONMENT, creates_only=True) as cluster:
+        await cluster.start()
+        for topic in (TOPIC, OTHER):
+            await until(lambda topic=topic: created(cluster, topic), 300)
+        n = await cluster.owner(TOPIC)
+        assert n is not None
+        if await cluster.owner(OTHER) != n:
+            await cluster.moved(OTHER, n)
+        told, waits = Told(), [b"waits-%d" % each for each in range(50)]
+        async with anyio.create_task_group() as group:
+            group.start_soon(told.produce, cluster.urls)
+            group.start_soon(told.consume, cluster.urls)
+            async with connect(cluster.urls, retry=PATIENCE) as client, client.producer(OTHER) as producer:
+                await producer.send_many(waits)
+            await until(lambda: len(told.acknowledged) >= 300, 60)
+            await anyio.sleep(COPIED_S)
+            safe, away = len(told.acknowledged), cluster.brokers[n]
+            cluster.networks.cut(n, STORE)
+            await until(lambda: len(told.acknowledged) >= safe + ONLY_THERE, 60)
+            away.kill()
+            acknowledged = list(told.acknowledged)
+            cluster.networks.heal()
+            await planned(cluster, "topics.take_over", topic=TOPIC)
+            await until(lambda: len(told.acknowledged) >= len(acknowledged) + AFTER, 120)
+            told.enough.set()
+
+            async with connect(cluster.urls, retry=PATIENCE) as client, client.producer(TOPIC) as producer:
+                for number in range(told.sent, told.sent + BULK):
+                    await producer.send(NUMBER.pack(number) + bytes(BULK_BYTES))
+                    told.acknowledged.append(number)
+                told.sent += BULK
+            heir = await cluster.owner(TOPIC)
+            assert heir not in (None, n)
+
+            await to_thread.run_sync(away.start)
+            objects = tmp_path / "s3" / BUCKET / "cluster"
+            await until(lambda: len(kept_of(objects, cluster.id_of(n))) >= ONLY_THERE, 120)
+            await until(lambda: is_open(cluster, n), 120)
+            numbers = [number for _, number in await stored(cluster, safe)]
+            await until(lambda: set(told.delivered) >= set(numbers), 120)
+            group.cancel_scope.cancel()
+        # the checker
+        found = kept_of(objects, cluster.id_of(n))
+        assert len(set(found)) == len(found), "each once"
+        assert len(set(numbers)) == len(numbers), "each once"
+        assert numbers == sorted(numbers), "in order"
+        assert set(told.acknowledged) <= set(numbers) | set(found), "nothing acknowledged is lost"
+        assert set(acknowledged[safe:]) - set(numbers) <= set(found), "what only its disk had"
+        assert set(numbers) | set(found) <= set(range(told.sent)), "nothing that was not sent"
+        assert (await cluster.owner(TOPIC), await cluster.owner(OTHER)) == (heir, n)
+        async with connect(cluster.urls, retry=PATIENCE) as client:
+            async with client.producer(OTHER) as producer:
+                await producer.send(b"and goes on")
+            async with client.reader(OTHER, stop="head") as reader:
+                assert [each.payload async for each in reader] == [*waits, b"and goes on"]
