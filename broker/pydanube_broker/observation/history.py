@@ -91,7 +91,7 @@ def _moments(
     """Return the times of the points without now, the end of each one's state, and the time of the first exact state."""
     rounds = sampler.rounds
     every = rounds.within(0 if since_s is None else now - int(since_s * 1000), now)
-    end_of = dict(zip(every, [*(time - 1 for time in every[1:]), now], strict=True))
+    end_of = dict(zip(every, [*(time - 1 for time in every[1:]), now], strict=False))  # none without a round
     # Without rounds of the last half interval, which is too short for a rate. The state of the round before ends there.
     last = now - int(rounds.interval_s * 500)
     times = [time for time in every if time <= last]

@@ -95,6 +95,16 @@ class Rewind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Messages a second that came and were read since a moment. `stands`: none was read, for longer than consumers paused."""
+
+    since_ms: int
+    produced: float
+    consumed: float
+    stands: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LagJudgement:
     """A status and the numbers behind it. A number that is None has its reason in `reasons`, under its name."""
 
@@ -114,6 +124,7 @@ class LagJudgement:
     rewind: Rewind | None = None
     produce_step: RateStep | None = None  # of the rate at which messages come, where they wait
     consume_step: RateStep | None = None
+    pace: Pace | None = None  # behind the status, where messages wait
     samples: int = 0
     expected_samples: int = 0
     settles_at_ms: int | None = None  # until then it is provisional: less than half of a window was observed
@@ -164,6 +175,7 @@ def _with_pace_of(
         produce_rate=judged.produce_rate,
         consume_rate=judged.consume_rate,
         velocity=judged.velocity,
+        pace=judged.pace,
         stuck_reason=judged.stuck_reason,
         measured_until_ms=before.now_ms,
         reasons=reasons | {name: judged.reasons[name] for name in rated if name in judged.reasons},
@@ -314,6 +326,44 @@ class _Judge:
         lately = theil_sen(self.times[first:], self.lags[first:])
         return lately is not None and lately.gaining
 
+    def _pace(self, status: LagStatus, produced: Slope | None, consumed: Slope | None) -> Pace | None:
+        """Return the rates behind a status: since nothing is read, else of the window, else of its last samples.
+
+        The rates of a window whose consumers fell behind only lately can show more messages read than came.
+        """
+        if produced is None or consumed is None:
+            return None
+        first = stands = self._stands_at()
+        if first is None:
+            if status is not LagStatus.FALLING_BEHIND or produced.per_s > consumed.per_s:
+                since_ms = self.times[self._unbroken]
+                return Pace(since_ms=since_ms, produced=produced.per_s, consumed=consumed.per_s, stands=False)
+            first = max(self._since_joined, len(self.states) - RECENT_SAMPLES)
+        seconds = max(1, self.times[-1] - self.times[first]) / 1000
+        return Pace(
+            since_ms=self.times[first],
+            produced=(self.states[-1].next_offset - self.states[first].next_offset) / seconds,
+            consumed=(self.read[-1] - self.read[first]) / seconds,
+            stands=stands is not None,
+        )
+
+    def _stands_at(self) -> int | None:
+        """Return the index of the state since which nothing is read, though messages wait.
+
+        Returns:
+            None if that is shorter than the patience, or than twice the longest pause before, as consumers may
+            acknowledge seldom.
+        """
+        since, longest_ms = self._since_joined, 0
+        for at in range(since + 1, len(self.read)):
+            if self.read[at] > self.read[at - 1]:
+                since, longest_ms = at, max(longest_ms, self.times[at] - self.times[since])
+            elif not self.lags[at - 1]:
+                since = at
+        still_ms = self.times[-1] - self.times[since]
+        least_ms = 1000 * max(self.options.patience_s, GAP_INTERVALS * self.window.interval_s)
+        return since if still_ms >= max(least_ms, OVERDUE * longest_ms) else None
+
     def _step(self, values: Sequence[int]) -> RateStep | None:
         first = self._unbroken
         return rate_step(self.times[first:], values[first:])
@@ -400,6 +450,7 @@ class _Judge:
             rewind=self._rewind(),
             produce_step=self._step([state.next_offset for state in self.states]) if late else None,
             consume_step=self._step(self.read) if late else None,
+            pace=self._pace(found.status, produced, consumed) if late else None,
             samples=samples,
             expected_samples=expected,
             settles_at_ms=self.window.settles_at_ms,

@@ -58,7 +58,7 @@ def rate_step(times_ms: Sequence[int], values: Sequence[int]) -> RateStep | None
         found = RateStep(at_ms=earlier[-1][0], before=before, after=after, intervals=count)
         last = [rate for _, rate in later[-STILL:]]
         up = found.times >= STEP_TIMES and min(last) >= STEP_TIMES * before
-        down = found.times <= 1 / STEP_TIMES and STEP_TIMES * max(last) <= before
+        down = found.times <= 1 / STEP_TIMES and STEP_TIMES * max(last) <= before and max(last) > 0
         seconds = (later[-1][0] - found.at_ms) / 1000
         if (up or down) and max(before, after) * seconds >= FEWEST_MESSAGES:
             distance = max(found.times, 1 / found.times)

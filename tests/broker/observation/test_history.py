@@ -58,6 +58,15 @@ async def test_a_topic_that_was_never_looked_at_has_one_moment(broker: Broker) -
     assert found.cursors == {}
 
 
+def test_a_chart_before_the_first_round_has_no_points_before_now() -> None:
+    """It failed with a ValueError."""
+    rounds = Rounds(interval_s=5, window_s=300)
+    sampler = SimpleNamespace(rounds=rounds, charted=SimpleNamespace(logs={}), started_ms=1_000_000)
+    assert _moments([], cast("Sampler", sampler), 1_000_100, None) == ([], [], 0)
+    times, _, exact_ms = _moments([], cast("Sampler", sampler), 1_000_100, 900)
+    assert (times, exact_ms) == ([995_100], 1_000_100)
+
+
 def test_points_of_a_long_chart_have_the_times_of_their_states() -> None:
     """They lay between two rounds, with the state of the round before. So the last rate, until now, was up to twice too high."""
     rounds = Rounds(interval_s=5, window_s=300)

@@ -22,6 +22,7 @@ from pydanube_core.diagnosis import (
     judge_lag,
     theil_sen,
 )
+from pydanube_core.diagnosis.lag_status import Pace
 from pydanube_core.diagnosis.skew import hot_parts
 
 OPTIONS = DiagnosisOptions()
@@ -75,6 +76,30 @@ def test_t1_steadily_behind_is_falling_behind() -> None:
     assert (found.velocity.per_s, found.velocity.low) == (pytest.approx(10), pytest.approx(10))
     assert (found.produce_rate, found.consume_rate) == (pytest.approx(100), pytest.approx(90))
     assert (found.eta_s, found.reasons["eta_s"]) == (None, "not_gaining")
+
+
+def test_rates_behind_a_status_begin_where_nothing_is_read() -> None:
+    """A consumer that hung after a burst was said to read what it had read before."""
+    heads, cursors = falling()
+    found = judged(heads, [*cursors[:22], *cursors[21:22] * 8], oldest_unread_append_ms=250_000)
+    assert found.pace == Pace(since_ms=220_000, produced=100, consumed=0, stands=True)
+    seldom = [cursors[at - at % 6] for at in range(30)]
+    assert (
+        judged(heads, seldom, oldest_unread_append_ms=250_000).pace == judged(*falling()).pace
+    )  # pauses of a minute
+    idle = judged([0] * 20 + [50 * i for i in range(10)], [0] * 30, oldest_unread_append_ms=210_000)
+    assert idle.pace is not None
+    assert (idle.pace.since_ms, idle.pace.stands) == (220_000, True)  # since something waits
+
+
+def test_rates_behind_a_status_do_not_contradict_it() -> None:
+    """A window mostly of catching up, in which the consumer became slow lately, had more messages read than came."""
+    heads = [50_000 + 100 * i for i in range(40)]
+    cursors = [10_000 + 400 * min(i, 28) + 20 * max(0, i - 28) for i in range(40)]
+    found = judged(heads, cursors)
+    assert found.status is LagStatus.FALLING_BEHIND
+    assert found.consume_rate > found.produce_rate  # type: ignore[operator]
+    assert found.pace == Pace(since_ms=330_000, produced=10, consumed=2, stands=False)
 
 
 def test_t2_one_dip_does_not_excuse() -> None:

@@ -86,6 +86,14 @@ STEPPED = judged(
 READ = judged(heads=[100] * 60, cursors=[100] * 60, age_s=0)
 YOUNG = judged(heads=[20] * 50 + [100] * 10, cursors=[20] * 60, age_s=50)
 
+#: twenty messages a second for a minute, two before and after, read at twelve. For fifty seconds nothing is read
+HUNG = judged(
+    heads=[10 * i for i in range(28)] + [270 + 100 * i for i in range(1, 13)] + [1470 + 10 * i for i in range(1, 21)],
+    cursors=[10 * i for i in range(28)] + [270 + 60 * i for i in range(1, 22)] + [1530] * 11,
+    age_s=60,
+)  # fmt: skip
+HUNG_S = Count(total=1530, in_window=1530, last_ms=NOW - 55_000)
+
 
 def consumer(**changes: Any) -> ConsumerFacts:
     facts: dict[str, Any] = {
@@ -189,6 +197,17 @@ FIRING: list[tuple[str, SubscriptionView]] = [
     ("rate_step", view(lag=STEPPED, unread=1900, consumers=(consumer(),), acknowledged=SOME)),
     ("produce_burst", view(lag=FALLING, consumers=(consumer(),), acknowledged=SOME, production=BURST)),
     ("consumer_slow", view(lag=FALLING, unread=2950, consumers=(consumer(),), acknowledged=SOME)),
+    (
+        "consumer_not_acking",
+        view(
+            lag=HUNG,
+            unread=140,
+            in_flight=80,
+            acknowledged=HUNG_S,
+            consumers=(replace(HELD, oldest_in_flight_s=50.0, heard_at_ms=NOW - 500),),
+        ),
+    ),
+    ("consumer_slow", view(lag=HUNG, unread=140, acknowledged=HUNG_S, consumers=(consumer(),))),
     ("dead_letters_growing", view(consumers=(consumer(),), unread=0, dead_lettered=SOME, acknowledged=SOME)),
     (
         "filter_matches_nothing",
@@ -826,6 +845,9 @@ def test_a_step_of_both_rates_is_told_with_its_moment_and_a_burst_is_no_step() -
     assert rate_step(times, [10 * i + (900 * (i - 35) if i > 35 else 0) for i in range(40)]) is not None
     over = [10 * i + 900 * min(4, max(0, i - 30)) for i in range(40)]
     assert rate_step(times, over) is None, "it does not last"
+    slower = [100 * i if i < 15 else 1500 + 30 * min(i - 15, 13) for i in range(40)]
+    assert rate_step(times[:28], slower[:28]) is not None
+    assert rate_step(times, slower) is None, "nothing came for a minute"
 
 
 @given(st.lists(st.integers(0, 400), max_size=70))

@@ -17,7 +17,7 @@ from pydanube_core.diagnosis.findings import Severity, SubscriptionRule
 from pydanube_core.diagnosis.rules import RULES_OF, RuleArea
 from pydanube_core.diagnosis.views import SubscriptionView
 
-from tests.core.diagnosis.test_rules import FALLING, FIRING, NOW, OPTIONS, consumer, view
+from tests.core.diagnosis.test_rules import FALLING, FIRING, HUNG, HUNG_S, NOW, OPTIONS, consumer, view
 
 Match = re.Match[str]
 Claim = Callable[[SubscriptionView, Match], bool]
@@ -41,6 +41,15 @@ def _silent_s(facts: SubscriptionView, name: str) -> list[float | None]:
 
 def _acknowledged_s(facts: SubscriptionView) -> float | None:
     return _ago_s(facts, facts.acknowledged.last_ms)
+
+
+def _pace_is(facts: SubscriptionView, match: Match) -> bool:
+    pace = facts.lag.pace
+    return (
+        pace is not None
+        and _close(pace.produced, _number(match))
+        and _close(pace.consumed, _number(match, 2))
+    )
 
 
 N: Final = r"([\d.]+)"
@@ -78,7 +87,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     r"no consumer is attached": lambda v, m: not v.consumers,
     rf"{N} consumers? (?:is|are) attached": lambda v, m: len(v.consumers) == _number(m),
     rf": {N} (?:is|are) attached": lambda v, m: len(v.consumers) == _number(m),
-    rf"{N} consumers? reads?, too slowly": lambda v, m: len(v.consumers) == _number(m) and v.acknowledged.in_window > 0,
+    rf"{N} consumers? reads?, too slowly": lambda v, m: len(v.consumers) == _number(m) and 0 <= (_acknowledged_s(v) or 0) < 30 and v.acknowledged.in_window > 0,
     r"no consumer has come since the broker took the topic on": lambda v, m: v.departure is None and not v.consumers,
     r"no consumer is attached; '(\w+)' left": lambda v, m: v.departure is not None and v.departure.name == m[1],
     r"no connection of a consumer broke": lambda v, m: v.departure is None or not v.departure.abrupt,
@@ -138,7 +147,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     r"nothing is in flight": lambda v, m: v.state.in_flight == 0,
     r"none was acknowledged or is held": lambda v, m: not v.acknowledged.in_window and not v.state.in_flight,
     r"(?:none|nothing) (?:was|is) acknowledged(?: in the last| for \d+ s|:)": lambda v, m: v.acknowledged.in_window == 0
-    or (_acknowledged_s(v) or 0) >= OPTIONS.stuck_after_s,
+    or (_acknowledged_s(v) or 0) >= (OPTIONS.patience_s if v.lag.pace is not None and v.lag.pace.stands else OPTIONS.stuck_after_s),
     rf"the last acknowledgement came {N} s ago": lambda v, m: _close(_acknowledged_s(v), _number(m)),
     rf"{N} other messages? (?:was|were) acknowledged in": lambda v, m: v.acknowledged.in_window == _number(m),
     r"\d+ deliver(?:y|ies) expired": lambda v, m: v.unanswered.in_window == float(m[0].split()[0]),
@@ -187,10 +196,14 @@ CLAIMS: Final[dict[str, Claim]] = {
     rf"'\w+' works on the {N} that": lambda v, m: v.unread == _number(m) and bool(v.consumers) and (_acknowledged_s(v) or 0) <= 30,
     r"no part of the last|messages have come for": lambda v, m: v.production is not None and v.production.burst is None,
     r"the growth of the log is not measured": lambda v, m: v.production is None,
-    rf"{N} a second come, {N} are read": lambda v, m: _close(v.lag.produce_rate, _number(m)) and _close(v.lag.consume_rate, _number(m, 2)),
-    rf"{N} a second came, {N} were read, measured until {N} s ago": lambda v, m: _close(v.lag.produce_rate, _number(m))
-    and _close(_ago_s(v, v.lag.measured_until_ms), _number(m, 3)),
-    r"rates not known": lambda v, m: v.lag.produce_rate is None or v.lag.consume_rate is None,
+    rf"{N} a second came and {N} were read in the last {N} s": lambda v, m: _pace_is(v, m) and _close(_ago_s(v, v.lag.pace.since_ms), _number(m, 3)),  # type: ignore[union-attr]
+    rf"{N} a second came and none were read in the last {N} s": lambda v, m: v.lag.pace is not None
+    and (v.lag.pace.stands, v.lag.pace.consumed) == (True, 0)
+    and _close(_ago_s(v, v.lag.pace.since_ms), _number(m, 2)),
+    rf"{N} a second came and {N} were read in the {N} s until {N} s ago, before": lambda v, m: _pace_is(v, m)
+    and _close(_ago_s(v, v.lag.measured_until_ms), _number(m, 4)),
+    r"rates not known": lambda v, m: v.lag.pace is None,
+    r"its consumers hold messages and acknowledge none": lambda v, m: v.state.in_flight > 0 and (_acknowledged_s(v) or 1e9) >= 30,
     r"is held to \d+ messages? a second by its dispatch limit": lambda v, m: v.dispatch_rate_limit > 0,
     r"messages a second came until|neither the rate of production": lambda v, m: True,  # tested beside `rate_step`
     r"retention is about to take|retention has taken": lambda v, m: v.status.value in ("AT_RISK", "DATA_LOST"),
@@ -239,7 +252,11 @@ def wrong_sentences(
 
 
 BEFORE: Final = dataclasses.replace(FALLING, measured_until_ms=NOW - 7000)
-POOL: Final = [facts for _, facts in FIRING] + [view(unread=0), view(lag=BEFORE, consumers=(consumer(),))]
+POOL: Final = [facts for _, facts in FIRING] + [
+    view(unread=0),
+    view(lag=BEFORE, consumers=(consumer(),)),
+    view(lag=HUNG, acknowledged=HUNG_S),
+]
 
 
 @pytest.mark.parametrize("rule", RULES_OF[RuleArea.SUBSCRIPTION], ids=lambda rule: rule.name)

@@ -93,7 +93,7 @@ OF_TOPICS: Final[dict[str, Callable[[TopicView, Match], bool]]] = {
     r"not fit schema subject '(\w+)'": lambda v, m: v.schema_subject == m[1],
     # -- quotas
     r"no publish waited for a quota": lambda v, m: not any(quota.endswith("_in_per_s") for quota in v.slowed) and not _refused(v, "QUOTA_EXCEEDED"),
-    r"was throttled by quota ([^;]+): its producers bring more": lambda v, m: all(
+    r"was throttled by quota ([^;]+): its producers brought more": lambda v, m: all(
         quota in v.slowed and quota.endswith("_in_per_s") for quota in m[1].split(", ")
     ),
     rf"refused {N} publish(?:es)? for quota": lambda v, m: _refused(v, "QUOTA_EXCEEDED") == _n(m),
@@ -208,7 +208,7 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     ),
     r"nothing was published in the window": lambda v, m: not v.pressure.bytes_in or v.pressure.window_s <= 0,
     rf"the busiest topic brought {N}% of {N} bytes, beside {N} other": lambda v, m: (v.pressure.bytes_in, v.pressure.others) == (_n(m, 2), _n(m, 3)),
-    rf"(\S+) brings {N}% of all bytes": lambda v, m: v.pressure.busiest == m[1] and _near(100 * v.pressure.busiest_bytes / v.pressure.bytes_in, _n(m, 2)),
+    rf"(\S+) brought {N}% of all bytes of {N} s": lambda v, m: v.pressure.busiest == m[1] and _near(100 * v.pressure.busiest_bytes / v.pressure.bytes_in, _n(m, 2)),
     rf"{N} other topics? shares? the rest": lambda v, m: v.pressure.others == _n(m)
     and (v.pressure.busy >= 0.7 or v.pressure.late_ms >= 50 or v.pressure.slow_syncs >= 3),
     rf"{N} other topics? (?:has|have) room beside it yet": lambda v, m: v.pressure.others == _n(m) and v.pressure.busy < 0.7,

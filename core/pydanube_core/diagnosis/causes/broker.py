@@ -560,9 +560,9 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.WARNING if pressed else Severity.INFO,
         confidence=0.8,
-        summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second; "
+        summary=f"{seen.busiest} brought {share:.0%} of all bytes of {seen.window_s:.0f} s, {per_s / 1e6:.1f} MB a second; "
         + (
-            counted(seen.others, "other topic shares", "other topics share") + " the rest: the broker is busy"
+            counted(seen.others, "other topic shared", "other topics shared") + " the rest: the broker is busy"
             if pressed
             else counted(seen.others, "other topic has", "other topics have") + " room beside it yet"
         ),

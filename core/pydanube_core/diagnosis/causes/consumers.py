@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
+from pydanube_core.diagnosis.causes.lateness import BEHIND, PROCESS, lag_evidence, late, look_again
 from pydanube_core.diagnosis.causes.messages import message_held
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
@@ -421,7 +421,8 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     SubscriptionRule,
-    holds="consumers hold messages, and for `stuck_after` nothing was acknowledged",
+    holds="consumers hold messages, and for `stuck_after` nothing was acknowledged. If the lag grows, 30 s or twice their "
+    "longest pause suffice",
     evidence={
         "in_flight": "messages held",
         "held_s": "how long the oldest of them",
@@ -442,10 +443,13 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         return "nothing is in flight"
     if message_held.holds_for(view, options):
         return "messages after the held ones are acknowledged"
+    pace = view.lag.pace
+    stands = pace is not None and pace.stands and view.status in BEHIND and view.lag.measured_until_ms is None
+    least_s = options.patience_s if stands else options.stuck_after_s
     quiet_s = options.window_s
     if view.acknowledged.in_window and view.acknowledged.last_ms is not None:
         quiet_s = (view.now_ms - view.acknowledged.last_ms) / 1000
-        if quiet_s < options.stuck_after_s:
+        if quiet_s < least_s:
             return f"the last acknowledgement came {quiet_s:.0f} s ago"
     if (
         view.head_of_line is not None
@@ -459,8 +463,8 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     held_s = max((one.oldest_in_flight_s or 0.0 for one in holding), default=0.0)
     since_ms = max((one.connected_at_ms for one in holding), default=view.now_ms)
     waited_s = ago_s(view, since_ms) or 0.0
-    if waited_s < options.stuck_after_s or max(held_s, view.lag.age.age_s or 0.0) < options.stuck_after_s:
-        return f"messages have been held for {held_s:.0f} s, less than {options.stuck_after_s:.0f} s"
+    if waited_s < least_s or max(held_s, view.lag.age.age_s or 0.0) < least_s:
+        return f"messages have been held for {held_s:.0f} s, less than {least_s:.0f} s"
     worst = max(holding, key=lambda one: one.in_flight)
     return Finding(
         confidence=0.85 if worst.answered_at_ms is None else 0.75,

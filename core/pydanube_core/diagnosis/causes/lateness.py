@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from pydanube_core.diagnosis.findings import NextCall
+from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
 
 PROCESS: Final = "the work of the consumer's process: the broker sees its connection only"
+
+BEHIND: Final = (LagStatus.FALLING_BEHIND, LagStatus.SLOW, LagStatus.AT_RISK, LagStatus.DATA_LOST)
 
 
 def late(view: SubscriptionView, options: DiagnosisOptions) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from pydanube_core.diagnosis.causes.consumers import SHARING
-from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
+from pydanube_core.diagnosis.causes.consumers import SHARING, consumer_not_acking
+from pydanube_core.diagnosis.causes.lateness import BEHIND, PROCESS, lag_evidence, late, look_again
 from pydanube_core.diagnosis.causes.messages import hot_key
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
 from pydanube_core.diagnosis.lag_status import LagStatus
@@ -244,7 +244,8 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     holds="the status is FALLING_BEHIND, SLOW, AT_RISK or DATA_LOST, consumers acknowledge, and neither a burst nor "
     "a hot key nor a rewind explains it",
     evidence={
-        "produce_rate, consume_rate": "messages a second, over the window",
+        "produce_rate, consume_rate": "messages a second, of the last `rates_of_s`",
+        "rates_of_s": "since nothing is read. Else the window, or its end if the lag grows only there",
         "lag_per_s, lag_per_s_low": "growth of the lag, and its lower bound",
         "dispatch_rate_limit": "the policy that holds it back, if it does",
     },
@@ -260,14 +261,15 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if on_time is not None:
         return on_time
     lag = view.lag
-    slow = (LagStatus.FALLING_BEHIND, LagStatus.SLOW, LagStatus.AT_RISK, LagStatus.DATA_LOST)
-    if view.status not in slow:
+    if view.status not in BEHIND:
         return f"the lag's status is {view.status.value}"
     fresh = all(view.now_ms - one.connected_at_ms < options.patience_s * 1000 for one in view.consumers)
     if fresh and lag.status is LagStatus.CATCHING_UP:
         return "its consumers have just come, and keep pace: the status is of the time without consumers"
     if not view.acknowledged.in_window and lag.measured_until_ms is None:
         return f"nothing was acknowledged in the last {options.window_s:.0f} s"
+    if consumer_not_acking.holds_for(view, options):
+        return "its consumers hold messages and acknowledge none"
     if produce_burst.holds_for(view, options):
         return "a burst of messages explains the lag"
     if hot_key.holds_for(view, options):
@@ -279,9 +281,10 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         and view.status is not LagStatus.FALLING_BEHIND
     ):
         return "the cursor was moved back, which explains the lag"
-    limit, rate = view.dispatch_rate_limit, lag.consume_rate
-    limited = bool(limit) and rate is not None and rate >= LIMIT_SHARE * limit
+    limit, pace = view.dispatch_rate_limit, lag.pace
+    limited = bool(limit) and pace is not None and pace.consumed >= LIMIT_SHARE * limit
     then_s = ago_s(view, lag.measured_until_ms)
+    rates_of_s = None if pace is None else (ago_s(view, pace.since_ms) or 0.0) - (then_s or 0.0)
     why = (
         f"is held to {counted(limit, 'message')} a second by its dispatch limit"
         if limited
@@ -292,14 +295,16 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         confidence=0.9 if view.status is LagStatus.FALLING_BEHIND else 0.7,
         summary=f"{view.log} / {view.subscription} {why}: {counted(view.unread, 'message')} behind, "
-        + ("rates not known" if rate is None or lag.produce_rate is None
-           else f"{lag.produce_rate:.1f} a second {'come' if then_s is None else 'came'}, {rate:.1f} {'are' if then_s is None else 'were'} read")
-        + ("" if then_s is None else f", measured until {then_s:.0f} s ago, before the broker started again"),
+        + ("rates not known" if pace is None
+           else f"{pace.produced:.1f} a second came and {'none' if pace.stands else f'{pace.consumed:.1f}'} were read in the "
+           + (f"last {rates_of_s:.0f} s" if then_s is None
+              else f"{rates_of_s:.0f} s until {then_s:.0f} s ago, before the broker started again")),
         evidence={
             **lag_evidence(view),
             **lag.evidence,
-            "produce_rate": lag.produce_rate,
-            "consume_rate": rate,
+            "produce_rate": None if pace is None else round(pace.produced, 3),
+            "consume_rate": None if pace is None else round(pace.consumed, 3),
+            "rates_of_s": rates_of_s,
             "eta_s": lag.eta_s,
             "consumers": len(view.consumers),
             "in_flight": view.state.in_flight,
@@ -373,9 +378,12 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 def _readers(view: SubscriptionView, options: DiagnosisOptions) -> str:
     if not view.consumers:
         return "no consumer is attached"
-    if view.acknowledged.in_window:
-        return f"{counted(len(view.consumers), 'consumer reads', 'consumers read')}, too slowly"
+    answered_s = ago_s(view, view.acknowledged.last_ms) or 0.0
     attached = counted(len(view.consumers), "consumer is attached", "consumers are attached")
+    if view.acknowledged.in_window and answered_s < options.patience_s:
+        return f"{counted(len(view.consumers), 'consumer reads', 'consumers read')}, too slowly"
+    if view.acknowledged.in_window:
+        return f"{attached}, and the last acknowledgement came {answered_s:.0f} s ago"
     return f"{attached}, and nothing was acknowledged in the last {options.window_s:.0f} s"
 
 

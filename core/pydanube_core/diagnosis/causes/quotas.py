@@ -32,7 +32,7 @@ _OTHERS: Final = "which of its other topics use the quota up"
     evidence={
         "quotas": "exhausted quotas, with their owners",
         "refused_publishes_in_window, refused_messages_in_window": "batches or calls that were refused, and their messages",
-        "produce_rate": "messages a second that came",
+        "produce_rate": "messages a second that came in the window",
     },
     unobservable=(_OTHERS,),
     helps="raise the quota, or slow the producers down",
@@ -46,7 +46,7 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
     words = []
     if slowed:
         words.append(
-            f"was throttled by quota {', '.join(sorted(slowed))}: its producers bring more than they may"
+            f"was throttled by quota {', '.join(sorted(slowed))}: its producers brought more than they may"
         )
     if refused.in_window:
         quotas = ", ".join(sorted(view.refused_by)) or "of its namespace or principal"
