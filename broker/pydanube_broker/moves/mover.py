@@ -66,6 +66,7 @@ _REBUILT_AT_ONCE: Final = 64
 STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
+_TOLD_S: Final = 60.0  # a failure that goes on is logged once in so long
 _SEEN_S: Final = 5.0  # time for the owner to see the record by which the target copies
 # Maximum time without progress in copying the end. Then the owner serves again, because clients wait.
 _COPY_END_S: Final = 20.0
@@ -184,6 +185,8 @@ class Mover:
             TopicId, int
         ] = {}  # held topic → the turn of its participant in which it was held
         self._changed = anyio.Event()  # a participant has seen another record, or has stopped
+        self._told: set[tuple[str, TopicId, str]] = set()  # failures that were logged since `_told_from_s`
+        self._told_from_s = 0.0
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -541,6 +544,13 @@ class Mover:
         self._act(topic_id, lambda participant: participant.see(record, revision))
 
     def _failed(self, event: str, topic_id: TopicId, error: ClusterError) -> None:
+        """Log a failure. Each step is tried again, up to every second: the same failure of a topic is logged once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._told_from_s >= _TOLD_S:
+            self._told_from_s, self._told = now_s, set()
+        if (failure := (event, topic_id, error.code)) in self._told:
+            return
+        self._told.add(failure)
         log.warning(
             event, extra={"event": event, "topic_id": topic_id, "code": error.code, "error": error.message}
         )

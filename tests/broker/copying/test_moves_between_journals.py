@@ -420,6 +420,27 @@ async def test_a_release_is_not_repeated_if_another_broker_takes_the_place_of_th
         assert (calls, two.topic_id in source.hub.states) == ([two.topic_id], False)
 
 
+async def test_a_release_that_fails_again_and_again_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(tmp_path) as two:
+        await two.goes_on()
+        source, calls = two.halves[ONE], list[TopicId]()
+
+        async def away(topic_id: TopicId) -> None:
+            calls.append(topic_id)
+            if len(calls) < 4:
+                raise Unavailable("the store is away", retry_after_ms=1)
+
+        monkeypatch.setattr(source, "keep_rest", away)
+        await two.move(TWO)
+        await two.served_by(TWO)
+        while two.topic_id in source.hub.states:
+            await anyio.sleep(0.01)
+        assert len(calls) == 4
+        assert [each.message for each in caplog.records].count("release_not_noted") == 1
+
+
 STEPS = ("2 ready", "2 serving")
 
 
