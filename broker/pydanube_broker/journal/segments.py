@@ -27,7 +27,7 @@ from pydanube_broker.journal.helper import Preparer
 from pydanube_broker.journal.index import sidecar_path
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, SECTOR
 from pydanube_broker.journal.recovery import Recovered, SegmentFile
-from pydanube_broker.settings.values import FIRST_SEGMENT_BYTES
+from pydanube_broker.settings.sizes import FIRST_SEGMENT_BYTES
 
 log = logging.getLogger("pydanube.journal")
 

@@ -36,7 +36,7 @@ from pydanube_broker.journal.recovery import Recovered, SegmentFile, recover, un
 from pydanube_broker.journal.scan import Records, scan
 from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
-from pydanube_broker.settings.values import MAX_SEGMENT_BYTES
+from pydanube_broker.settings.sizes import MAX_SEGMENT_BYTES
 
 log = logging.getLogger("pydanube.journal")
 

@@ -359,6 +359,8 @@ class ConsumeStream:
                     topic_id=topic.topic_id,
                     type="reader",
                     stop_offset=stop or 0,
+                    # A reader of an older SDK gives up the messages that it has received if this is not so
+                    resumed=bool(request.resume_session),
                 )
             ).SerializeToString()
         )

@@ -26,9 +26,8 @@ from pydanube_broker.settings.sections import (
     field_kind,
     sections,
 )
+from pydanube_broker.settings.sizes import FIRST_SEGMENT_BYTES, MAX_SEGMENT_BYTES
 from pydanube_broker.settings.values import (
-    FIRST_SEGMENT_BYTES,
-    MAX_SEGMENT_BYTES,
     MEMORY_DIR,
     SECURITY_FILE,
     Section,

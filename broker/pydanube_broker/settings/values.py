@@ -18,18 +18,12 @@ from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
-from pydanube_core.batch.layout import MAX_COPY_BYTES
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.quotas import QuotaKind, parse_quota
 from pydanube_core.units import parse_bytes, parse_duration_s
 
 MEMORY_DIR: Final = ":memory:"
 SECURITY_FILE: Final = "security.toml"  # in the data directory, written by `danube security init`
-# Bytes of the first journal segment after a start, and the smallest `journal.segment_bytes`. A batch of the largest
-# message fits behind the head. A larger head is in a file of its own.
-FIRST_SEGMENT_BYTES: Final = 16 << 20
-MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads whole segments into memory
-assert FIRST_SEGMENT_BYTES >= 3 * MAX_COPY_BYTES
 MIN_SHORT_DURATION_S: Final = 0.1  # short, so that checks need not wait. Below that a timer is a busy loop
 MOST_URLS: Final = 10
 LEAST_KEY_BYTES: Final = 24

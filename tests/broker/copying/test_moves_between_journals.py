@@ -42,6 +42,7 @@ from pydanube_storage.metadata import Guard, Put, Revision, Write
 
 from tests.broker.journal.ledger import InlinePreparer, SameThread
 from tests.support.memory_store import MemoryStore
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
 
@@ -435,8 +436,7 @@ async def test_a_release_that_fails_again_and_again_is_logged_once(
         monkeypatch.setattr(source, "keep_rest", away)
         await two.move(TWO)
         await two.served_by(TWO)
-        while two.topic_id in source.hub.states:
-            await anyio.sleep(0.01)
+        await until(lambda: two.topic_id not in source.hub.states)
         assert len(calls) == 4
         assert [each.message for each in caplog.records].count("release_not_noted") == 1
 

@@ -35,7 +35,7 @@ async def opened_as(on: grpc.aio.Channel, **fields: Any) -> tuple[str, str]:
         return error.code().name, error.details() or ""
     if answer is not grpc.aio.EOF and answer.HasField("opened"):
         call.cancel()
-        return "OPENED", ""
+        return "OPENED", "resumed" if answer.opened.resumed else ""
     return (await call.code()).name, await call.details()
 
 
@@ -68,8 +68,9 @@ async def test_a_field_without_effect_is_refused_by_name(opened: Opener) -> None
             assert (status, "stop" in text) == ("INVALID_ARGUMENT", True)
             assert (await opened_as(on, start="earliest", stop="head", start_given=True))[0] == "OPENED"
             assert (await opened_as(on, subscription="s", type="shared"))[0] == "OPENED"
-            # A reader of an older SDK, whose topic has moved
-            assert (await opened_as(on, start="offset:0", resume_session=7))[0] == "OPENED"
+            # A reader of an older SDK, whose topic has moved, gives up what it has received unless it is resumed
+            assert await opened_as(on, start="offset:0", resume_session=7) == ("OPENED", "resumed")
+            assert await opened_as(on, start="offset:0") == ("OPENED", "")
 
 
 async def test_a_check_by_an_unknown_mode_is_refused(opened: Opener) -> None:

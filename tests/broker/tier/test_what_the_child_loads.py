@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import marshal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,3 +46,10 @@ def test_columns_are_made_without_pandas(tmp_path: Path) -> None:
     maps = asyncio.run(write())
     assert "pyarrow" in maps
     assert "pandas" not in maps
+
+
+def test_process_starts_without_the_settings() -> None:
+    """pydantic takes 10 MB of each such process."""
+    program = "import sys, pydanube_broker.tier.process; print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
