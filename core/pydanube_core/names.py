@@ -22,9 +22,8 @@ MAX_PART_CHARS: Final = 128  # a part becomes a folder name in the object store:
 MAX_CLIENT_NAME_CHARS: Final = 256
 MAX_PARTITIONS: Final = 1000  # per topic: each takes a transaction at creation and is a topic afterwards
 SubscriptionType = Literal["exclusive", "shared", "failover", "key-shared"]
-SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = get_args(
-    SubscriptionType
-)  # by their number on the wire
+# By their number on the wire
+SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = get_args(SubscriptionType)
 REPLAYED_FROM: Final = "x-replayed-from"  # attribute of a replayed message: /namespace/topic@offset
 
 _PART: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")

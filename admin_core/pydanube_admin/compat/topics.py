@@ -167,7 +167,6 @@ def _owner(found: dict[str, Any]) -> str:
 
 BACKOFF: Final = {0: "fixed", 1: "exponential"}
 POISON: Final = {0: "dead_letter", 1: "block", 2: "drop"}
-
 MAX_UNACKED: Final = 10_000
 
 

@@ -330,8 +330,8 @@ class LinkRun:
     async def _keep_subscriptions(self, topic: SourceTopic) -> bool:
         """Serve mirrored subscriptions by their records, and delete those that the source has no longer.
 
-        Only of the logs that this broker owns. Returns whether that is done. It waits while a log's copy waits: a source that was restored to an older state has
-        lost subscriptions, and its mirror keeps them.
+        Only of the logs that this broker owns. Returns whether that is done. It waits while a log's copy waits: a
+        source that was restored to an older state has lost subscriptions, and its mirror keeps them.
         """
         catalog, done = self._registry.catalog, True
         for record in self._records(mirror_name(self.link, topic.name)):

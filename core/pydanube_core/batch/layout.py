@@ -55,9 +55,8 @@ MAX_BATCH_BYTES: Final = 4_100_000  # one message of the largest policy (4 000 0
 MAX_COPY_BYTES: Final = MAX_BATCH_BYTES + 16 * 1024
 FRAME_LIMIT_BYTES: Final = 4 * 1024 * 1024  # gRPC's default inbound limit in foreign clients
 MAX_BATCH_MESSAGES: Final = 65_536
-UNKNOWN_OFFSET: Final = (
-    1 << 64
-) - 1  # base offset of a duplicate that is older than the batches a session remembers
+# Base offset of a duplicate that is older than the batches a session remembers
+UNKNOWN_OFFSET: Final = (1 << 64) - 1
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024  # raw payload bytes of a batch, against decompression bombs
 
 assert BROKER_PART_BYTES == 48
