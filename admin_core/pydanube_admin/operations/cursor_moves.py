@@ -87,7 +87,7 @@ _STAY: Final = (
 _AGAIN: Final = (
     "No unread message is skipped. Messages acknowledged from the new position on are delivered again"
 )
-_NONE: Final = "These messages are acknowledged already: nothing would change"
+_NONE: Final = "No unread message is there: nothing would change"
 
 
 async def _moving(
@@ -101,7 +101,11 @@ async def _moving(
     pinned: Mapping[str, Any] | None,
     later: str = _NONE,
 ) -> Forecast:
-    """Forecast a moved cursor. `later`: the sentence of a plan that passes over no unread message. Acknowledgements do not make the plan stale, another move of the cursor does."""
+    """Forecast a moved cursor. Acknowledgements do not make the plan stale, another move of the cursor does.
+
+    Args:
+        later: the sentence of a plan that passes over no unread message.
+    """
     cursors = await context.port.cursors(topic.own.topic, subscription)
     identity = [str(facts.subscription_id) for facts in found]
     since = context.call_id if context.pinned is None else context.pinned["since"]

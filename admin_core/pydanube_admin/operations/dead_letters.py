@@ -254,7 +254,10 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
 
 
 def _own_attributes(message: MessageFacts) -> dict[str, str]:
-    """Return a letter's attributes without those that the broker added. The item has their values already."""
+    """Return a letter's attributes without those that the broker added.
+
+    The item has most of their values. `messages.peek` of the dead-letter topic shows all.
+    """
     is_long = len(message.attributes.get("x-failure-reason", "")) > MAX_REASON_CHARS
     return {
         name: value

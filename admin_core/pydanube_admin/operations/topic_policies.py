@@ -97,8 +97,9 @@ async def _refused_then(context: Context, topic: Topic, limits: Mapping[str, int
         each = await context.port.subscriptions(topic.own.topic, None)
         found[key] = max((len(one.consumers) for one in each), default=0)
     return [
-        f"{count} are there now, and {key} allows {limits[key]}. They stay, and one that comes, or comes again, is refused "
-        f"until fewer than {limits[key]} are left"
+        f"{count} are there now, and {key} allows {limits[key]}. They stay"
+        f"{'. A new subscription' if key == 'max_subscriptions_per_topic' else ', and one that comes, or comes again,'} "
+        f"is refused until fewer than {limits[key]} are left"
         for key, count in found.items()
         if count > limits.get(key, count)
     ]

@@ -14,7 +14,9 @@ from pydanube_admin.engine.models import Change, Effect, Place, TopicRequest
 from pydanube_admin.engine.operation import operation
 
 _WHOLE: Final = "The copy has all that was acknowledged, and the topic continues without a gap"
-_MIRROR: Final = "The topic is a mirror: its link copies missing messages from the source again, and it continues without a gap"
+_MIRROR: Final = (
+    "The topic is a mirror: its link copies missing messages again, as far as the source still has them"
+)
 
 
 class TakenOverTopic(Change):

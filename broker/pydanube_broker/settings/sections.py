@@ -350,7 +350,9 @@ class Mcp(Section):
     """Settings of the MCP face."""
 
     profile: Profile = Field(default="default", description="default or full set of tools")
-    confirm: Confirm = Field(default="auto", description="auto, or human: a person confirms each plan")
+    confirm: Confirm = Field(
+        default="auto", description="auto, or human: a person confirms each plan that destroys"
+    )
     read_only: Switch = Field(default=False, description="list and carry out reads only")
     toolsets: Text | None = Field(
         default=None,

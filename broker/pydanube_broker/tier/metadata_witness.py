@@ -68,7 +68,7 @@ def check_known(newest: OwnerMark | None, noted: Noted, url: str) -> None:
     if newest is None or noted.knows(newest):
         return
     raise ClusterMismatch(
-        f"etcd is at revision {noted.read_at}, and this cluster wrote to {url} at revision {newest.incarnation} "
+        f"etcd, at revision {noted.read_at}, has no record of the write to {url} at revision {newest.incarnation} "
         f"({newest.named}): etcd was restored from an older snapshot, or brokers on another etcd, made of a snapshot, write "
         "there too. No object is written or deleted from here. Stop the brokers on one of the two, or restore etcd from a "
         "newer snapshot. To go on with an etcd as it is: danube cluster recover DATA_DIR --metadata URL, for the directory of "

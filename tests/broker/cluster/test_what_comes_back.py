@@ -102,6 +102,16 @@ async def test_no_partition_is_made_while_a_topic_comes_back() -> None:
         assert there(await started(store)) == (PARTS, PARTS)
 
 
+async def test_an_undo_that_is_too_late_names_the_deletion() -> None:
+    """An undo of a subscription reported deleted messages."""
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        with pytest.raises(SubscriptionNotFound, match="the deleted subscription is not restorable any more"):
+            await catalog.tombstones.restore_subscriptions("c1")
+        with pytest.raises(TopicNotFound, match="the deleted topic is not restorable any more"):
+            await catalog.restore_topics("c1")
+
+
 async def test_no_subscription_is_made_while_it_comes_back() -> None:
     async with WatchedStore() as store:
         catalog = await clicks(store)

@@ -119,6 +119,25 @@ async def test_a_second_etcd_made_of_a_snapshot_is_noticed_in_the_store(
             assert second.tier.hold.held, "one of the two may go on"
 
 
+def test_the_error_of_an_unknown_mark_names_both_revisions() -> None:
+    """It lost the fact that etcd has no record of the write: etcd's revision may even be the higher one."""
+    mark = OwnerMark(
+        incarnation=50,
+        life="f",
+        place="p",
+        broker_id="7",
+        host="h",
+        data_dir="/d",
+        pid=1,
+        since="2026-12-01T00:00:00Z",
+    )
+    noted = metadata_witness.Noted(marks=((40, "e"),), read_at=90, written_at=41)
+    with pytest.raises(
+        ClusterMismatch, match="etcd, at revision 90, has no record of the write to s3://b at revision 50"
+    ):
+        metadata_witness.check_known(mark, noted, "s3://b")
+
+
 async def test_a_store_that_takes_no_marks_for_long_is_not_taken_for_anothers() -> None:
     async with MemoryStore() as metadata:
         made: list[OwnerMark] = []
@@ -150,7 +169,7 @@ async def test_a_store_that_takes_no_marks_for_long_is_not_taken_for_anothers() 
         await witness.look()
         assert len(made) == 2
         made.append(replace(made[-1], incarnation=made[-1].incarnation + 1000, life="another"))
-        with pytest.raises(ClusterMismatch, match="this cluster wrote to"):
+        with pytest.raises(ClusterMismatch, match="has no record of the write to"):
             await witness.look()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydanube_core.errors import ClusterError, NameReused
+from pydanube_core.errors import ClusterError, NameReused, SubscriptionNotFound
 from pydanube_core.names import TopicName
 
 from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
@@ -52,8 +52,10 @@ class DeletionDecision(JsonRecord):
 
 
 def not_kept(kind: type[ClusterError], call_id: str) -> ClusterError:
+    """Return the error for a deletion that cannot be undone. `kind`: `SubscriptionNotFound` or `TopicNotFound`."""
+    deleted = "subscription" if issubclass(kind, SubscriptionNotFound) else "topic"
     return kind(
-        "the deleted messages do not exist any more: their grace is over, or the disk ran full",
+        f"the deleted {deleted} is not restorable any more: its grace is over, or the disk ran full",
         call_id=call_id,
     )
 
