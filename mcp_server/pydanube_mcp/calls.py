@@ -175,8 +175,12 @@ class ClusterCaller:
         page, listed = result, arguments
         if operation.name == _READ_ANY:  # the page is within the result, its arguments within the arguments
             page, listed = result["result"], arguments.get("arguments") or {}
-        if not isinstance(page.get("items"), list) or "next_page" not in page:
-            return result
+        if (
+            not isinstance(page.get("items"), list)
+            or "next_page" not in page
+            or listed.get("top") is not None
+        ):
+            return result  # `top` has no pages, and counts more than a limit
         shown = fenced(result)  # as the model gets it, which is longer
         whole = size_of(shown)
         if whole <= PAGE_BYTES:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 MAX_RESULT_BYTES: Final = 8_000  # of the JSON of a result
@@ -44,20 +45,20 @@ def size_of(value: Any) -> int:
 
 
 def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
-    """Return how many items of a page fit into an answer, or None if not even one does.
+    """Return how many items of a page fit into an answer, or None if all do, or not even the first.
+
+    A first item that is too long for a page alone becomes a page of one, if it fits a result.
 
     Args:
         items: of the page that was too long.
         whole: bytes of the whole answer.
         limit: the requested number of items.
     """
-    room = PAGE_BYTES - (whole - sum(size_of(item) + 1 for item in items)) - _RESERVE_BYTES
-    count = 0
-    for item in items:
-        room -= size_of(item) + 1
-        if room < 0:
-            break
-        count += 1
+    sizes = [size_of(item) + 1 for item in items]
+    around = whole - sum(sizes) + _RESERVE_BYTES
+    count = sum(around + up_to <= PAGE_BYTES for up_to in accumulate(sizes))
+    if count == 0 and sizes and around + sizes[0] <= MAX_RESULT_BYTES:
+        count = 1
     return count if 0 < count < limit else None
 
 

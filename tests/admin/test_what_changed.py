@@ -134,7 +134,9 @@ async def test_starts_of_a_broker_and_alerts_before_its_last_one_are_read_back(t
         finding=Finding(summary="its connection broke", evidence={}, rule="consumer_dead"),
     )
     with anyio.fail_after(120):
-        async with administered(tmp_path / "data", **{"telemetry.flush_age": "200ms"}) as cluster:
+        async with administered(
+            tmp_path / "data", **{"telemetry.enabled": True, "telemetry.flush_age": "200ms"}
+        ) as cluster:
             events = cluster.broker.events
             events.alert(replace(night, opened_at_ms=now_ms()))
             events.alert(replace(night, opened_at_ms=now_ms() - 9, closed_at_ms=now_ms(), alert_id="n2"))
@@ -142,7 +144,8 @@ async def test_starts_of_a_broker_and_alerts_before_its_last_one_are_read_back(t
             assert writer is not None
             await until(lambda: writer.statistics().files > 0 and not writer.statistics().waiting_bytes)
         async with administered(
-            tmp_path / "data", **{"telemetry.flush_age": "200ms", "delivery.ack_timeout": "61s"}
+            tmp_path / "data",
+            **{"telemetry.enabled": True, "telemetry.flush_age": "200ms", "delivery.ack_timeout": "61s"},
         ) as cluster:
             found = await cluster("changes.list", since="1h")
             assert found["unknown"] == []
@@ -252,6 +255,14 @@ def test_a_finding_that_noticed_a_loss_before_its_record_follows_it() -> None:
     lost, started = (item("1", state, at=format_time(4_500)) for state in ("gone", "started"))
     assert rules_after([lost], alerts, {}) == [["owner_down"]]
     assert rules_after([started], alerts, {}) == [[]]
+
+
+@pytest.mark.parametrize("noticed_ms", [1_500, 3_000])
+def test_findings_of_a_loss_follow_it_however_recent_the_change_before(noticed_ms: int) -> None:
+    """They followed that change, which sorted behind the loss."""
+    items = [item("1", "joined"), item("1", "gone", at=format_time(2_000))]
+    alerts = [alert("before", 500, broker_id="1"), alert("owner_down", noticed_ms, broker_id="1")]
+    assert rules_after(items, alerts, {}) == [[], ["owner_down"]]
 
 
 def test_findings_during_a_change_follow_it() -> None:

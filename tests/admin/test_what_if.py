@@ -10,7 +10,7 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_admin.operations.what_if import compression_of
-from pydanube_core.facts import TopicFacts
+from pydanube_core.facts import JUMP, TopicFacts
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.waiting import until
@@ -89,6 +89,20 @@ async def test_compression_compares_a_message_in_objects_with_one_in_the_journal
     assert compression_of([cast("TopicFacts", log)]) == expected
 
 
+@pytest.mark.parametrize("tiered_offset", [10, JUMP + 50, 5_000])
+async def test_compression_is_unknown_where_offsets_do_not_count_messages(tiered_offset: int) -> None:
+    """Behind a lossy take-over it was 0, or 2 147 484: offsets are skipped in the journal, or in objects."""
+    gap = 0 if tiered_offset == 5_000 else JUMP
+    log = SimpleNamespace(
+        start_offset=0,
+        next_offset=gap + 10_000,
+        tiered_offset=tiered_offset,
+        object_bytes=1 if gap == 0 else 1_000,
+        journal_bytes=1_000_000,
+    )
+    assert compression_of([cast("TopicFacts", log)]) is None
+
+
 async def test_a_limit_below_what_is_connected_says_so(cluster: Administered) -> None:
     async with (
         connect(cluster.broker.broker_url) as client,
@@ -105,6 +119,10 @@ async def test_a_limit_below_what_is_connected_says_so(cluster: Administered) ->
         plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
         for key in policies:
             assert (f"2 are there now, and {key} allows 1" in plan["later"]) is (key[4] != "p"), key
+        assert (
+            "max_subscriptions_per_topic allows 1. They stay. A new subscription is refused until"
+            in plan["later"]
+        )
         policies = dict.fromkeys(policies, 2)
         plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
         assert plan["later"] is None

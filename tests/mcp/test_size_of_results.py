@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydanube_admin.registry import OPERATIONS
+from pydanube_mcp.calls import ClusterCaller
+from pydanube_mcp.consent import Confirm
 from pydanube_mcp.sizing import MAX_RESULT_BYTES, PAGE_BYTES, fewer, in_parts, size_of
 
 
@@ -83,3 +89,24 @@ def test_fewer_items_are_asked_for_where_a_page_is_too_long() -> None:
     assert count is not None
     assert size_of({"items": items[:count], "next_page": "y" * 200}) <= PAGE_BYTES
     assert fewer([{"name": "x" * 9000}], 9020, 50) is None
+
+
+@pytest.mark.anyio
+async def test_the_top_of_a_list_is_read_once() -> None:
+    """A second call with a limit returned the same, since `top` counts more."""
+    page = {"items": [{"name": "x" * 300}] * 50, "next_page": None}
+    client: Any = SimpleNamespace(call=AsyncMock(return_value=page))
+    context: Any = None
+    caller = ClusterCaller(client=client, cluster=None, principal=None, confirm=Confirm.AUTO, context=context)
+    assert await caller.call(OPERATIONS["topics.list"], {"top": 50}) == page
+    assert client.call.await_count == 1
+    await caller.call(OPERATIONS["topics.list"], {})
+    assert client.call.await_count == 3
+
+
+def test_items_too_long_for_a_page_together_are_pages_of_one() -> None:
+    """The whole page went into 40 parts."""
+    items = [{"name": "x" * 5_900}] * 50
+    whole = size_of({"items": items, "next_page": None})
+    assert fewer(items, whole, 50) == 1
+    assert fewer(items[:1], size_of({"items": items[:1], "next_page": None}), 1) is None

@@ -60,9 +60,15 @@ def is_stale(planned: str, now: Forecast) -> bool:
     return ground != _digest(now.ground) or bool(counts and counts != _digest(now.counts))
 
 
+def pinned_ids(pinned: Mapping[str, Any] | None) -> Mapping[str, str | None]:
+    """Return the concrete topics that a plan pins → their ids. A plan of an earlier build has none: it is stale."""
+    topics = (pinned or {}).get("topics")
+    return topics if isinstance(topics, Mapping) else {}
+
+
 def made_again(planned: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return a change {path, planned, now} for each pinned topic in whose place another one of its name is now."""
-    before, after = ((each or {}).get("topics", {}) for each in (planned, now))
+    before, after = pinned_ids(planned), pinned_ids(now)
     return [
         {"path": f"topics{topic}/topic_id", "planned": topic_id, "now": after[topic]}
         for topic, topic_id in before.items()

@@ -15,7 +15,7 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.balancer import Balancer, Judged
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry, pinned_ids
 from pydanube_admin.engine.models import Change, Effect, NotSeen, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.permission import Sight
@@ -260,8 +260,9 @@ async def _as_planned(context: Context, pinned: Mapping[str, Any]) -> Forecast:
         owners = [None if each is None else each.broker_id for each in found]
         if target not in takers or owners != [source]:
             lost[topic] = owners[0] if owners else None
-    ids = await _ids(context, [*pinned["topics"]])
-    return _rebalancing(moves, loads=(), lost=lost, ids={topic: ids.get(topic) for topic in pinned["topics"]})
+    planned = pinned_ids(pinned)
+    ids = await _ids(context, [*planned])
+    return _rebalancing(moves, loads=(), lost=lost, ids={topic: ids.get(topic) for topic in planned})
 
 
 def _rebalancing(

@@ -389,11 +389,33 @@ def _is_about(alert: Alert, item: ChangedItem, broker_id: str, placed: Mapping[s
 
 
 def _began_ms(item: ChangedItem) -> int:
-    """Return when a change began: the id of its call has that time. A loss was noticed by findings first."""
-    at_ms = _ms(item.at) - (LOSS_NOTED_MS if _state(item) == "gone" else 0)
+    """Return when a change began: the id of its call has that time."""
+    at_ms = _ms(item.at)
     with suppress(ValueError):
         return min(at_ms, time_of(item.call_id or ""))
     return at_ms
+
+
+def _windows(items: Sequence[ChangedItem], until_ms: int) -> list[tuple[int, int]]:
+    """Return the first and the end time of each change's findings: until the next change of its subject.
+
+    Findings notice a broker's loss before its record, so they begin `LOSS_NOTED_MS` earlier, but not before the
+    previous change of that broker.
+    """
+    began = [_began_ms(item) for item in items]
+    order = sorted(range(len(items)), key=began.__getitem__)
+    firsts = list(began)
+    previous: dict[str, int] = {}  # by subject
+    for n in order:
+        if _state(items[n]) == "gone":
+            firsts[n] = max(began[n] - LOSS_NOTED_MS, previous.get(items[n].subject, 0))
+        previous[items[n].subject] = began[n]
+    windows = [(first, until_ms) for first in firsts]
+    ends: dict[str, int] = {}  # by subject: when the findings of its next change begin
+    for n in reversed(order):
+        windows[n] = firsts[n], ends.get(items[n].subject, until_ms)
+        ends[items[n].subject] = firsts[n]
+    return windows
 
 
 def with_findings(
@@ -412,20 +434,15 @@ def with_findings(
         by_topic[None].append(each)
         if "topic" in each.subject:
             by_topic[_base(str(each.subject["topic"]))].append(each)
-    began = [_began_ms(item) for item in items]
-    ends: dict[str, int] = {}  # by subject: when its next change began
     found = list(items)
-    for n in sorted(range(len(items)), key=began.__getitem__, reverse=True):
-        item, began_ms = items[n], began[n]
-        end_ms = ends.get(item.subject, until_ms)
-        ends[item.subject] = began_ms
+    for n, (item, (first_ms, end_ms)) in enumerate(zip(items, _windows(items, until_ms), strict=True)):
         first, broker_id = item.subject.split(" ", 1)[0], _broker_of(item)
         own = by_topic.get(_base(first) if first.startswith("/") else None, ())
         after = islice(
             (
                 each
                 for each in own
-                if began_ms <= each.opened_at_ms < end_ms
+                if first_ms <= each.opened_at_ms < end_ms
                 and (broker_id is None or _is_about(each, item, broker_id, placed or {}))
             ),
             MOST_FINDINGS,

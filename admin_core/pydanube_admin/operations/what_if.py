@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, assert_never
 from pydantic import Field, WithJsonSchema
 from pydanube_core.balance import LoadReport, Resource
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.facts import LEASE_S, TopicFacts
+from pydanube_core.facts import JUMP, LEASE_S, TopicFacts
 from pydanube_core.names import TopicName
 from pydanube_core.projection import Outlook, Pace, full_in_days, kept_bytes, outlook
 from pydanube_core.units import format_time
@@ -26,6 +26,8 @@ from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import Topic, find_topic
 
 MOST_SUBSCRIPTIONS: Final = 10  # of a topic, those furthest behind
+LEAST_RATIO: Final = 0.001  # of a compression. A ratio outside compares gaps of offsets, not messages
+MOST_RATIO: Final = 10.0
 MOST_POLICIES: Final = 1000  # subscriptions whose failure policy is read for one answer
 ALONE: Final = frozenset(("exclusive", "failover"))  # one consumer works, the others wait or are refused
 
@@ -259,15 +261,21 @@ def _days(free: int, guard: int, bytes_per_s: float) -> float | None:
 
 
 def compression_of(logs: Sequence[TopicFacts]) -> float | None:
-    """Return the bytes of a message in objects, divided by those of one in the journal. None if one of them is unknown."""
+    """Return the bytes of a message in objects, divided by those of one in the journal.
+
+    None if one of them is unknown, or if offsets do not count messages: a lossy take-over or a mirror skips some.
+    """
     in_objects = in_journal = 0
     for log in logs:
         copied = max(log.start_offset, log.tiered_offset or 0)
+        if log.next_offset - log.start_offset >= JUMP:
+            return None
         in_objects, in_journal = in_objects + copied - log.start_offset, in_journal + log.next_offset - copied
     objects, journal = sum(log.object_bytes for log in logs), sum(log.journal_bytes for log in logs)
     if not (objects and journal and in_objects and in_journal):
         return None
-    return round(objects / in_objects / (journal / in_journal), 3)
+    ratio = round(objects / in_objects / (journal / in_journal), 3)
+    return ratio if LEAST_RATIO <= ratio <= MOST_RATIO else None
 
 
 async def _retention(context: Context, request: WhatIfRequest, found: _Found) -> None:
