@@ -42,8 +42,8 @@ The line at the top shows the cluster, the view, the age of the data and the int
 dimmed. A lost connection is red, with the number of tries, and is opened again without a key. `?` explains the view and its
 keys, `:` goes to any view, `/` filters, and escape returns.
 
-A chart begins at 0 and covers the last hour. Its peak is written beside it. Values far above the others are drawn as `▲`,
-because their scale would flatten the rest.
+A chart begins at 0 and covers the last hour. Its peak is written beside it. Rates far above the others are drawn as `▲`,
+because their scale would flatten the rest. Unread messages are always drawn to scale.
 
 ![Subscriptions](console-subscriptions.svg)
 

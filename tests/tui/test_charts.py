@@ -68,6 +68,25 @@ def test_a_chart_names_its_peak_and_fits_the_line(width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
+def test_a_peak_is_never_below_what_is_shown_as_now() -> None:
+    there = Situation(
+        view=VIEW, arguments={}, answers={"chart": chart(None)}, now_ms=2000, times=[0, 2000], width=120,
+        series={"messages_in": [(0, 0.0), (2000, 100.0)]},
+    )  # fmt: skip
+    come, _, behind = ("".join(text for text, _ in each) for each in traffic(there, 34_800))
+    assert "50/s" in come
+    assert "peak 50/s in 3m00s" in come
+    assert "34.8k" in behind
+    assert "peak 34.8k" in behind
+
+
+def test_a_backlog_that_grew_a_moment_ago_is_drawn_by_its_height() -> None:
+    surge = {**chart(None, 66), "lag_messages": [1] * 60 + [5, 6, 7, 8, 9, 10]}
+    (*_, behind) = shown({"chart": surge}, width=56 + 67)
+    assert "▲" not in behind
+    assert "▅▆▆▇▇██" in behind
+
+
 @pytest.mark.anyio
 async def test_enter_on_a_broker_shows_its_own_charts_and_topics(cluster: Administered) -> None:
     broker_id = (await cluster("brokers.list"))["items"][0]["broker_id"]

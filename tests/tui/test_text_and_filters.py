@@ -235,10 +235,27 @@ def test_a_chart_begins_at_zero_so_that_a_steady_rate_is_level_and_a_small_one_i
 def test_one_early_spike_does_not_flatten_a_chart_and_its_height_is_named() -> None:
     usual = [10.0, 20.0, 30.0, 40.0, 20.0, 10.0, 20.0, 30.0, 40.0, 20.0]
     drawn, peak = chart([84_000.0, *usual], 11)
-    assert (drawn, peak) == ("▲▄▅▇█▅▄▅▇█▅"[:1] + chart(usual, 10)[0], 84_000.0)
+    assert (drawn, peak) == ("▲" + chart(usual, 10)[0], 84_000.0)
     assert len(set(drawn)) == 5, "the rest is told apart"
 
 
 def test_a_peak_near_to_the_others_and_bursts_between_zeros_set_the_scale() -> None:
     assert "▲" not in chart([10.0] * 10 + [20.0], 11)[0]
     assert chart([0.0] * 20 + [84_000.0, 42_000.0], 22)[0] == "▁" * 20 + "█▅"
+
+
+def test_a_backlog_that_grew_a_moment_ago_keeps_its_shape() -> None:
+    surge = [1.0] * 60 + [5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
+    assert chart(surge, 66)[0].endswith("▲" * 6)
+    assert chart(surge, 66, cut=False) == ("▃" * 60 + "▅▆▆▇▇█", 10.0)
+
+
+@pytest.mark.parametrize("strange", [float("inf"), float("-inf"), float("nan")])
+def test_a_value_that_is_no_number_is_a_gap_in_a_chart(strange: float) -> None:
+    assert chart([1.0, strange, 2.0], 3) == ("▅ █", 2.0)
+    assert chart([strange], 1) == (" ", None)
+
+
+def test_values_below_zero_are_no_spikes_of_a_chart() -> None:
+    assert chart([-10.0, -4.0], 2) == ("▁▁", -4.0)
+    assert chart([-10.0, 4.0], 2) == ("▁█", 4.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import ceil
+from math import ceil, isfinite
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
@@ -179,22 +179,25 @@ def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
     return "".join(blocks)
 
 
-def chart(values: Sequence[float | None], cells: int) -> tuple[str, float | None]:
+def chart(values: Sequence[float | None], cells: int, *, cut: bool = True) -> tuple[str, float | None]:
     """Return a chart of all values in so many cells, and the highest value. One cell shows the highest of its values.
 
-    The scale begins at 0 and ends at the highest cell that is not far above the others, which a taller one would
-    flatten. Cells beyond it are drawn as `▲`. Unknown is a blank.
+    The scale begins at 0 and ends at the highest cell. With `cut` it ends at the highest cell that is not far above
+    the others, which a taller one would flatten, and cells beyond it are drawn as `▲`. A value that is unknown, infinite
+    or not a number is a blank.
     """
     count, found = len(values), list[float | None]()
     for cell in range(cells if count else 0):
         at = cell * count // cells
         known = [
-            value for value in values[at : max(at + 1, (cell + 1) * count // cells)] if value is not None
+            value
+            for value in values[at : max(at + 1, (cell + 1) * count // cells)]
+            if value is not None and isfinite(value)
         ]
         found.append(max(known, default=None))
-    loud = sorted(value for value in found if value)
+    loud = sorted(value for value in found if value is not None and value > 0)
     usual = loud[ceil(len(loud) * USUAL_SHARE) - 1] if loud else 0.0
-    top = max((value for value in loud if value <= FAR_ABOVE * usual), default=1.0)
+    top = max((value for value in loud if not cut or value <= FAR_ABOVE * usual), default=1.0)
     peak = max((value for value in found if value is not None), default=None)
     return f"{''.join(_bar(value, top) for value in found):<{cells}}", peak
 

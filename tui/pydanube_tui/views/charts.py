@@ -17,7 +17,8 @@ TITLE_CELLS = 9
 def traffic(situation: Situation, lag_messages: int | None = None) -> Iterator[Line]:
     """Return traffic and lag now, and over the last hour: of the brokers' history, else since the view was opened.
 
-    Now is the view's own measurement between two refreshes, else the last value of the history.
+    Now is the view's own measurement between two refreshes, else the last value of the history. It ends the chart, so
+    that the peak is never below it. A chart of unread messages is not cut: a backlog that grew a moment ago is no spike.
     """
     cells = max(24, situation.width - 56)
     history = situation.of("chart")
@@ -27,14 +28,16 @@ def traffic(situation: Situation, lag_messages: int | None = None) -> Iterator[L
         told = f"{rate(messages):>9} {'–' if in_bytes is None else f'{size(in_bytes)}B/s':>9}"
         name = f"messages_{title}"
         drawn, peak = chart(
-            history[f"{name}_rate"][1:] if history else situation.rates(name, cells + 1), cells
+            [*history[f"{name}_rate"][1:], messages] if history else situation.rates(name, cells + 1), cells
         )
         yield _fact(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), scale(peak, rate, age_s))
     if lag_messages is None and history:
         lag_messages = history["lag_messages"][-1]
     told = f"{count(lag_messages):>9}{'':10}"
     drawn, peak = chart(
-        history["lag_messages"] if history else situation.values("lag_messages", cells), cells
+        [*history["lag_messages"], lag_messages] if history else situation.values("lag_messages", cells),
+        cells,
+        cut=False,
     )
     yield _fact("behind", (told, Tone.STRONG), "  ", (drawn, Tone.WARN), scale(peak, count, age_s))
     if told := _parts(history):

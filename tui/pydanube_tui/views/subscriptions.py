@@ -218,13 +218,12 @@ def _chart(situation: Situation) -> Iterator[Line]:
     if not history.get("subscriptions"):
         return
     one, age_s = history["subscriptions"][0], (history.get("age_s") or [0])[0]
+    now = situation.of("subscription").get("lag_messages")
     cells = max(24, situation.width - 40)
-    for title, name, told, tone in (
-        ("lag", "lag_messages", count, Tone.WARN),
-        ("acks", "acknowledge_rate", rate, Tone.GOOD),
-    ):
-        drawn, peak = chart(one[name][1:], cells)
-        yield fact(title, (drawn, tone), scale(peak, told, age_s))
+    drawn, peak = chart([*one["lag_messages"][1:], now], cells, cut=False)
+    yield fact("lag", (drawn, Tone.WARN), scale(peak, count, age_s))
+    drawn, peak = chart(one["acknowledge_rate"][1:], cells)
+    yield fact("acks", (drawn, Tone.GOOD), scale(peak, rate, age_s))
 
 
 def _parts(situation: Situation) -> Iterator[Row]:
