@@ -258,7 +258,7 @@ def telemetry() -> str:
     head = ("column", "type", "unit", "meaning")
     parts = [
         TELEMETRY_TEXT,
-        f"### Telemetry: columns of several tables\n\nThe other tables list their names alone.\n\n{table(head, shared)}",
+        f"### Telemetry: columns of several tables\n\nThe tables below list only the names of these columns.\n\n{table(head, shared)}",
     ]
     for each in TABLES.values():
         rows = [column_row(column) for column in each.columns]
