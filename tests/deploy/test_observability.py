@@ -10,7 +10,9 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
+from mcp import Client
 from pydanube_broker.status.metric_table import METRICS
 from pydanube_core.diagnosis.rules import RULES
 
@@ -28,8 +30,6 @@ WITHOUT_SERIES = {
     "danube_grpc_connections_closed_total",
     "danube_link_lag_messages",
     "danube_link_logs",
-    "danube_mcp_calls_total",
-    "danube_mcp_result_bytes",
     "danube_quota_felt_total",
     "danube_security_refused_total",
 }
@@ -93,8 +93,15 @@ def _bring_about(broker: BrokerProcess) -> None:
     )  # fmt: skip
     refused = broker.command("produce", "strict", "-m", "x", "--schema-subject", "checked", check=False)
     assert refused.returncode == 2, refused.stderr
+    anyio.run(_call_a_tool, broker)
     _until(lambda: broker.json_command("alerts", "list")["items"])
     _until(lambda: broker.json_command("objects", "list", "orders")["items"])
+
+
+async def _call_a_tool(broker: BrokerProcess) -> None:
+    with anyio.fail_after(SCRAPES_S):
+        async with Client(f"{broker.http}/mcp") as client:
+            await client.call_tool("list_topics", {})
 
 
 def _until(holds: Any, what: str = "it") -> Any:

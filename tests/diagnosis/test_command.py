@@ -6,23 +6,29 @@ import json
 from typing import Any
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
 
 
 def of_the_cluster(broker: BrokerProcess, *flags: str) -> dict[str, Any]:
     """Return the finding of the cluster's diagnosis about a subscription without a consumer, once a sample has it."""
-    while True:
+    found: list[dict[str, Any]] = []
+
+    def named() -> list[dict[str, Any]]:
         findings = broker.json_command("diagnose", "cluster", *flags)["findings"]
-        for each in findings:
-            if each["rule"] == "no_consumers":
-                return each  # type: ignore[no-any-return]
+        found[:] = [each for each in findings if each["rule"] == "no_consumers"]
+        return found
+
+    wait_until(named)
+    return found[0]
 
 
 def test_a_check_of_a_subscription_exits_with_six(broker: BrokerProcess) -> None:
     broker.command("produce", "logs", stdin=b"line\n" * 30)
     broker.command("consume", "logs", "-s", "billing", "--count", "10", "--for", "20s")
     check = ("diagnose", "subscription", "logs", "billing", "--json", "--fail-on", "warning", "--explain")
-    while (done := broker.command(*check, check=False)).returncode == 0:
-        pass  # for as long as patience lasts, a second here, whoever is missing may be on the way
+    # while the rule is patient, for a second here, its consumers may be on their way
+    wait_until(lambda: broker.command(*check, check=False).returncode != 0)
+    done = broker.command(*check, check=False)
     assert done.returncode == 6
     answer = json.loads(done.stdout)
     [finding] = answer["findings"]
