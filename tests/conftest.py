@@ -14,6 +14,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import warm_commands
 from tests.support.default_ports import ADDRESSES, watch
 from tests.support.etcd import EtcdMembers
 
@@ -29,6 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Before any module of the product is imported.
 os.environ.update(ADDRESSES)
 _default_ports_used = watch()
+warm_commands.forking = True
 
 # How quickly examples are made and run is a matter of the machine, and no property of ours. The same examples each time:
 # a change is judged by what it did. `make fuzz` looks for new ones.

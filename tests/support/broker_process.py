@@ -39,7 +39,7 @@ import pytest
 
 from tests.support.default_ports import ADDRESSES
 from tests.support.waiting import pause
-from tests.support.warm_commands import ForkedProcess, warm_server
+from tests.support.warm_commands import ForkedProcess, server_for
 
 __all__ = [
     "SMALL_JOURNAL",
@@ -68,7 +68,6 @@ SMALL_JOURNAL: Final = {
 }
 #: settings of a broker in memory whose telemetry no test reads: with it the broker starts a process for its tier
 WITHOUT_TELEMETRY: Final = {"telemetry.enabled": False}
-_WARM: Final = sys.platform == "linux"  # by pidfd
 _MARK: Final = "PYDANUBE_TEST_MARK"  # in the environment of the broker and all that it starts
 
 
@@ -133,7 +132,9 @@ class BrokerProcess:
         face: `up`, or `broker` (8765 stays closed).
         within: what goes in front of the command, such as `ip netns exec NAME`; it has to become the command.
         program: another `danube` than that of this environment.
-        warm: fork it from a process that has done the imports, as far as it would be the same (see `warm_commands`).
+        warm: within tests, fork it from a process that has done the imports (see `warm_commands`). It starts cold all the
+            same with `within`, `program`, a secret, or a variable in `environment` that is not danube's, such as LD_PRELOAD
+            or PYTHONPATH. False for a test of the start itself: its imports, threads, time or memory.
     """
 
     def __init__(
@@ -163,12 +164,7 @@ class BrokerProcess:
         self._face = face
         self._within = list(within)
         self._program = danube_command() if program is None else [program]
-        from pydanube_core.secrets import known_secrets
-
-        # Secrets of the environment are read by an import.
-        self._warm = (
-            warm and _WARM and not within and program is None and not known_secrets(self._environment)
-        )
+        self._warm = warm and not within and program is None
         self.ports: tuple[int, ...] | None = None
         self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._stopped = False
@@ -218,8 +214,8 @@ class BrokerProcess:
         with self.log_file.open("ab") as log, open(os.devnull, "rb") as nothing:
             log.write(f"--- life {self.lives + 1}\n".encode())
             log.flush()
-            if self._warm:
-                self.process = warm_server().start(
+            if self._warm and (server := server_for(self._environment)) is not None:
+                self.process = server.start(
                     words,
                     environment=self._environment,
                     stdin=nothing.fileno(),
@@ -438,8 +434,8 @@ class BrokerProcess:
         """Run `danube ARGUMENTS` against this broker; `check`: it must exit 0."""
         words = [*arguments, *self.client_arguments()]
         environment = client_environment()
-        if _WARM:
-            done = warm_server().run(words, environment=environment, stdin=stdin or b"", timeout_s=timeout_s)
+        if (server := server_for(environment)) is not None:
+            done = server.run(words, environment=environment, stdin=stdin or b"", timeout_s=timeout_s)
         else:
             done = subprocess.run(
                 [*danube_command(), *words],

@@ -4,15 +4,21 @@ A start of the command costs half a second of processor and one of a broker more
 it costs a few hundredths, and the code that runs is the same.
 
     with warm_commands(folder) as path: …      both programs are in `folder`, for the front of PATH
-    warm_server().start(["up", …], …)          a process like that of `subprocess.Popen`; one server for all tests of a process
+    server_for(environment)                    the server of all tests of a process, or None: then the start is cold
+
+Only tests fork (tests/conftest.py sets `forking`): a benchmark measures the start that a user has. The server's imports have read
+its environment, so a process whose environment differs in more than variables of danube starts cold.
+
+The server has a session of its own: Ctrl-C goes to pytest alone, which ends its brokers. When pytest has ended, the server kills
+all that it forked and ends too.
 """
 
 from __future__ import annotations
 
-import array
 import atexit
 import contextlib
 import functools
+import gc
 import io
 import json
 import os
@@ -22,20 +28,34 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import uuid
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCENE: Final = ROOT / "evals" / "bin" / "scene"
+DANUBE: Final = Path(sys.executable).with_name("danube")
+#: whether `server_for` returns a server. tests/conftest.py sets it
+forking = False
+_ENVIRONMENT: Final = dict(os.environ)  # before a test changes it
+#: how variables begin that no import of the product reads: its own, then those that pytest, Spark and the product itself set
+_READ_LATE: Final = (
+    *("DANUBE_", "PYDANUBE_TEST_", "NO_COLOR", "TERM"),
+    *("PYTEST_", "TEXTUAL_", "SPARK_", "PYSPARK_", "OPENBLAS_NUM_THREADS", "GCSFS_EXPERIMENTAL_"),
+)
+_CALL_DEADLINE_S: Final = 30.0  # for a caller to send its call, because other callers wait until then
 _NUMBER: Final = 8  # bytes of a number in an answer: the process id, then its status
+_INT: Final = 4  # bytes of each number in SO_PEERCRED: process, user, group
 #: passes on what a process has, and ends as the forked one does
 _CALLER: Final = f"""#!{sys.executable} -SE
 import array, json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({{address!r}})
-    call = json.dumps([{{program!r}}, sys.argv[1:], os.getcwd(), dict(os.environ), False]).encode()
+    call = json.dumps([{{program!r}}, sys.argv[1:], os.getcwd(), dict(os.environ), False, True]).encode()
     files = array.array("i", [0, 1, 2])
     server.sendmsg([len(call).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
     server.sendall(call)
@@ -58,16 +78,13 @@ class ForkedProcess:
         self.stdout = stdout
         self.returncode: int | None = None
         self._answers = answers
-        self.pid = self._number()
-        self._handle = os.pidfd_open(self.pid)
-
-    def _number(self) -> int:
-        said = b""
-        while len(said) < _NUMBER:
-            part = self._answers.recv(_NUMBER - len(said))
-            assert part, "the server of warm commands died"
-            said += part
-        return int.from_bytes(said, "big", signed=True)
+        self._waiting = threading.Lock()
+        # The server sends its handle, because the process may have been reaped already.
+        said, handles, _, _ = socket.recv_fds(answers, _NUMBER, 1, socket.MSG_CMSG_CLOEXEC)
+        assert len(said) == _NUMBER, "the server of warm commands died"
+        self.pid = int.from_bytes(said, "big", signed=True)
+        (self._handle,) = handles
+        weakref.finalize(self, os.close, self._handle)
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -75,15 +92,28 @@ class ForkedProcess:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._answers, selectors.EVENT_READ)
-                if not selector.select(timeout):
-                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = self._number()
-            self._answers.close()
-            os.close(self._handle)
-        return self.returncode
+        """Wait for its end. If the server has died, the exit code is lost, and -9 is returned."""
+        until = None if timeout is None else time.monotonic() + timeout
+        if not self._waiting.acquire(timeout=-1 if timeout is None else timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._waiting.release)
+            if self.returncode is None:
+                self._until_readable(self._answers, until)
+                said = self._answers.recv(_NUMBER, socket.MSG_WAITALL)
+                if len(said) < _NUMBER:
+                    self._until_readable(self._handle, until)
+                    said = (-signal.SIGKILL).to_bytes(_NUMBER, "big", signed=True)
+                self.returncode = int.from_bytes(said, "big", signed=True)
+                self._answers.close()
+            return self.returncode
+
+    def _until_readable(self, file: int | socket.socket, until: float | None) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(file, selectors.EVENT_READ)
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not selector.select(left):
+                raise subprocess.TimeoutExpired(self.args, left or 0.0)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -111,13 +141,19 @@ class ForkedProcess:
 class WarmServer:
     """The server's process, and calls to it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.address = str(folder / "warm.sock")
-        command = [sys.executable, "-m", "tests.support.warm_commands", self.address]
+    def __init__(self) -> None:
+        # In the abstract namespace: the path of a file may be at most 107 bytes long.
+        name = f"pydanube-{uuid.uuid4().hex}"
+        self.address = f"\0{name}"
+        command = [sys.executable, "-m", "tests.support.warm_commands", name]
         # With more threads than one a fork is not safe.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            command,
+            cwd=ROOT,
+            env={**_ENVIRONMENT, "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         with self._process.stdout:
@@ -132,9 +168,17 @@ class WarmServer:
         stdout: int,
         stderr: int,
         new_session: bool = False,
+        quick_end: bool = False,
     ) -> ForkedProcess:
-        """Fork a `danube WORDS` with these three open files. `stdout`: `subprocess.PIPE` makes a pipe."""
-        call = json.dumps(["danube", list(words), os.getcwd(), dict(environment), new_session]).encode()
+        """Fork a `danube WORDS` with these three open files.
+
+        Args:
+            stdout: `subprocess.PIPE` makes a pipe.
+            quick_end: end without freeing each object, which takes longer than a short command.
+        """
+        call = json.dumps(
+            ["danube", list(words), os.getcwd(), dict(environment), new_session, quick_end]
+        ).encode()
         reading = None
         if piped := stdout == subprocess.PIPE:
             read, stdout = os.pipe()
@@ -142,8 +186,7 @@ class WarmServer:
         try:
             server = socket.socket(socket.AF_UNIX)
             server.connect(self.address)
-            files = array.array("i", [stdin, stdout, stderr])
-            server.sendmsg([len(call).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+            socket.send_fds(server, [len(call).to_bytes(4, "big")], [stdin, stdout, stderr])
             server.sendall(call)
             return ForkedProcess(words, server, reading)
         finally:
@@ -167,6 +210,7 @@ class WarmServer:
                 stdin=given.fileno(),
                 stdout=out.fileno(),
                 stderr=err.fileno(),
+                quick_end=True,
             )
             try:
                 code = process.wait(timeout_s)
@@ -179,20 +223,41 @@ class WarmServer:
             return subprocess.CompletedProcess(process.args, code, out.read(), err.read())
 
     def close(self) -> None:
-        """End the server. What it forked goes on."""
+        """End the server, and kill the processes it forked that still run."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 @functools.cache
-def warm_server() -> WarmServer:
-    """Return the server of this process, started by the first call."""
-    folder = tempfile.TemporaryDirectory(prefix="warm-", ignore_cleanup_errors=True)
-    server = WarmServer(Path(folder.name))
-    atexit.register(folder.cleanup)
+def can_fork() -> bool:
+    """Tell whether this system has handles of processes: not every Linux has, nor every sandbox."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def _server() -> WarmServer:
+    server = WarmServer()
     atexit.register(server.close)
     return server
+
+
+def server_for(environment: Mapping[str, str]) -> WarmServer | None:
+    """Return the server of this process, started by the first call. None if it must be a cold start."""
+    if not forking or not can_fork():
+        return None
+    from pydanube_core.secrets import known_secrets
+
+    # Secrets of the environment are read by an import.
+    differing = dict(environment.items() ^ _ENVIRONMENT.items())
+    late = all(name.startswith(_READ_LATE) for name in differing)
+    return _server() if late and not known_secrets(environment) else None
 
 
 def start_danube(
@@ -200,9 +265,9 @@ def start_danube(
 ) -> subprocess.Popen[bytes] | ForkedProcess:
     """Start `danube WORDS`, forked where that can be, with stdout and stderr in a file."""
     with open(os.devnull, "rb") as nothing:
-        if sys.platform == "linux":
+        if (server := server_for(environment)) is not None:
             file = output.fileno()
-            return warm_server().start(
+            return server.start(
                 words, environment=environment, stdin=nothing.fileno(), stdout=file, stderr=file
             )
         command = [sys.executable, "-m", "pydanube_cli.main", *words]
@@ -212,7 +277,12 @@ def start_danube(
 @contextlib.contextmanager
 def warm_commands(folder: Path) -> Iterator[Path]:
     """Put `danube` and `scene` into the folder, and serve them until the end."""
-    server = WarmServer(folder)
+    if not can_fork():
+        (folder / "danube").symlink_to(DANUBE)
+        (folder / "scene").symlink_to(SCENE)
+        yield folder
+        return
+    server = WarmServer()
     for program in ("danube", "scene"):
         file = folder / program
         file.write_text(_CALLER.format(address=server.address, program=program))
@@ -223,7 +293,7 @@ def warm_commands(folder: Path) -> Iterator[Path]:
         server.close()
 
 
-def _serve(address: str) -> tuple[list[Any], array.array[int]]:
+def _serve(name: str) -> tuple[list[Any], list[int]]:
     """Fork for each call, until stdin ends. Returns in each forked process, with its call and its open files."""
     import pydanube.sync  # noqa: F401  # of scene
     import pydanube_cli.composition
@@ -233,9 +303,12 @@ def _serve(address: str) -> tuple[list[Any], array.array[int]]:
 
     with contextlib.redirect_stdout(io.StringIO()):
         cli.run(["topics", "list", "--help"])  # imports what operations need
+    # The collector of a forked process leaves these objects alone, so their memory stays shared.
+    gc.collect()
+    gc.freeze()
     callers: dict[int, tuple[int, socket.socket]] = {}  # by the handle of the forked process
     with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as selector:
-        listening.bind(address)
+        listening.bind(f"\0{name}")
         listening.listen(64)
         selector.register(listening, selectors.EVENT_READ)
         selector.register(0, selectors.EVENT_READ)
@@ -243,23 +316,29 @@ def _serve(address: str) -> tuple[list[Any], array.array[int]]:
         while True:
             for key, _ in selector.select():
                 if key.fd == 0:
+                    for handle in callers:
+                        with contextlib.suppress(ProcessLookupError):
+                            signal.pidfd_send_signal(handle, signal.SIGKILL)
                     os._exit(0)
                 if key.fd == listening.fileno():
                     caller, _ = listening.accept()
-                    call, files = _read(caller)
+                    if (received := _read(caller)) is None:
+                        caller.close()
+                        continue
+                    assert len(os.listdir("/proc/self/task")) == 1, "a fork beside a thread is not safe"
                     pid = os.fork()
                     if pid == 0:
                         for other in (caller, *(each for _, each in callers.values())):
                             other.close()
                         for handle in callers:
                             os.close(handle)
-                        return call, files
-                    for file in files:
+                        return received
+                    for file in received[1]:
                         os.close(file)
                     handle = os.pidfd_open(pid)
                     selector.register(handle, selectors.EVENT_READ)
                     callers[handle] = (pid, caller)
-                    _answer(caller, pid)
+                    _answer(caller, pid, handle)
                     continue
                 selector.unregister(key.fd)
                 os.close(key.fd)
@@ -269,23 +348,34 @@ def _serve(address: str) -> tuple[list[Any], array.array[int]]:
                 caller.close()
 
 
-def _answer(caller: socket.socket, number: int) -> None:
+def _answer(caller: socket.socket, number: int, *handles: int) -> None:
     with contextlib.suppress(OSError):  # it has ended
-        caller.sendall(number.to_bytes(_NUMBER, "big", signed=True))
+        socket.send_fds(caller, [number.to_bytes(_NUMBER, "big", signed=True)], handles)
 
 
-def _read(caller: socket.socket) -> tuple[list[Any], array.array[int]]:
-    files = array.array("i")
-    head, ancillary, _, _ = caller.recvmsg(4, socket.CMSG_LEN(3 * files.itemsize))
-    files.frombytes(ancillary[0][2])
-    call = b""
-    while len(call) < int.from_bytes(head, "big"):
-        call += caller.recv(65536)
-    return json.loads(call), files
+def _read(caller: socket.socket) -> tuple[list[Any], list[int]] | None:
+    """Return a call and its open files. None if the caller is another user, or ended within the call."""
+    caller.settimeout(_CALL_DEADLINE_S)
+    credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _INT)
+    if int.from_bytes(credentials[_INT : 2 * _INT], sys.byteorder) != os.getuid():
+        return None
+    files: list[int] = []
+    try:
+        head, files, _, _ = socket.recv_fds(caller, 4, 3, socket.MSG_CMSG_CLOEXEC)
+        call = b""
+        while len(call) < int.from_bytes(head, "big") and (part := caller.recv(65536)):
+            call += part
+        if len(files) == 3 and len(call) == int.from_bytes(head, "big"):
+            return json.loads(call), files
+    except OSError:
+        pass
+    for file in files:
+        os.close(file)
+    return None
 
 
-def _run(call: list[Any], files: array.array[int]) -> int:
-    program, arguments, folder, environment, new_session = call
+def _run(call: list[Any], files: list[int]) -> int:
+    program, arguments, folder, environment, new_session, quick_end = call
     for place, file in enumerate(files):
         os.dup2(file, place)
         os.close(file)
@@ -294,7 +384,27 @@ def _run(call: list[Any], files: array.array[int]) -> int:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = [str(SCENE if program == "scene" else Path(sys.executable).with_name("danube")), *arguments]
+    sys.argv = [str(SCENE if program == "scene" else DANUBE), *arguments]
+    if not quick_end:
+        return _program(program, arguments)
+    status = 1
+    try:
+        status = _program(program, arguments)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    threading._shutdown()  # type: ignore[attr-defined]  # as at an ordinary end, coverage writes its file next
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status & 255)
+
+
+def _program(program: str, arguments: list[str]) -> int:
     if program == "danube":
         from pydanube_cli.main import run
 
