@@ -36,7 +36,7 @@ def test_a_null_payload_is_null_in_objects_tail_and_what_is_written(
         assert frame.where("payload is null").count() == 2
     for fail in ("null", "fail"):
         decoded = source.option("decode", "true").option("on_error", fail).load().collect()
-        assert sorted((row.key, row.value, row._decode_error) for row in decoded) == [
+        assert sorted((row.key, row.value, row["_decode_error"]) for row in decoded) == [
             ("a", "1", None), ("b", "", None), ("c", None, None), ("d", None, None),
         ]  # fmt: skip
     source.load().select("key", "payload").write.format("danube").options(

@@ -105,7 +105,7 @@ class Moves:
         self._wake_leader = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
         # The epoch and head from which a topic was rebuilt. Until it is served here, nothing changes the head in that epoch
-        self._rebuilt_from: dict[TopicId, tuple[Epoch, CatalogHead]] = {}
+        self.rebuilt_from: dict[TopicId, tuple[Epoch, CatalogHead]] = {}
 
     def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
         """Take in an assignment as read or watched."""
@@ -557,7 +557,7 @@ class Moves:
     async def serve(self, assignment: Assignment) -> None:
         ownership = self._registry.ownership
         await self._registry.catalog.records.until_known(assignment.topic_id)
-        epoch, head = self._rebuilt_from.pop(assignment.topic_id, (None, None))
+        epoch, head = self.rebuilt_from.pop(assignment.topic_id, (None, None))
         head = await self._tier.take_in(assignment.topic_id, head if epoch == assignment.epoch else None)
         known = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         take_in_clients = None if known is None else await ownership.arriving(known)
@@ -588,7 +588,7 @@ class Moves:
         await arrival.finish(assignment.epoch, state)
         await self.make_safe(assignment)
         if head is not None:
-            self._rebuilt_from[assignment.topic_id] = assignment.epoch, head
+            self.rebuilt_from[assignment.topic_id] = assignment.epoch, head
 
     async def _inherit(self, assignment: Assignment, head: CatalogHead, arrival: Arrival) -> LogState | None:
         """Copy the messages that a lost owner's chain has behind the objects. Return the topic's state there, or None."""
@@ -690,7 +690,7 @@ class Moves:
 
     def gone(self, topic_id: TopicId) -> None:
         self._registry.ownership.held.pop(topic_id, None)
-        self._rebuilt_from.pop(topic_id, None)
+        self.rebuilt_from.pop(topic_id, None)
         self._tier.let_go(topic_id)
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:

@@ -37,7 +37,7 @@ async def history_of(
     `since_s`: length of the history in seconds, at most since its oldest row. None: the window's length.
     """
     now = now_ms()
-    times, ends, exact_ms = _moments(logs, sampler, now, since_s)
+    times, ends, exact_ms = moments(logs, sampler, now, since_s)
     older = ends[: bisect_left(ends, exact_ms)]
     slices = Slices()
     published: list[Values] = []
@@ -85,7 +85,7 @@ async def history_of(
     )
 
 
-def _moments(
+def moments(
     logs: Sequence[Topic], sampler: Sampler, now: int, since_s: float | None
 ) -> tuple[Sequence[int], Sequence[int], int]:
     """Return the times of the points without now, the end of each one's state, and the time of the first exact state."""

@@ -61,7 +61,7 @@ class Following:
                 for key in batch:
                     del self._keys[key]
                     try:
-                        await self._follow(key)
+                        await self.follow(key)
                     except Retryable as error:
                         log.info("followed_later", extra={"code": error.code})
                         self._keys[key] = None
@@ -70,7 +70,7 @@ class Following:
                         log.warning("not_followed", extra={"key": key, "error": error.message})
                 await anyio.lowlevel.checkpoint()
 
-    async def _follow(self, key: str) -> None:
+    async def follow(self, key: str) -> None:
         if key in keys.ASSIGNMENTS:
             await self._place(TopicId(keys.number_in_key(key)))
         elif key in keys.TOPICS:

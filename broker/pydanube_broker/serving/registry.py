@@ -137,7 +137,7 @@ class Registry:
         async with (
             aclosing(self.schemas.registry.records),
             aclosing(self.quotas.records),
-            self.ownership.opened(self._store, me, self._check_agreement, changed, seen, journal=journal),
+            self.ownership.opened(self._store, me, self.check_agreement, changed, seen, journal=journal),
         ):
             coordinator = self.ownership.coordinator
             decide_copies(self._hub, BrokerId(int(self.ownership.me.broker_id)), coordinator.place)
@@ -186,7 +186,7 @@ class Registry:
             self.accepted,
         )
 
-    def _check_agreement(self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Assignment]) -> None:
+    def check_agreement(self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Assignment]) -> None:
         stored = [topic for topic in topics if topic.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
         found = self._hub.journal.recovered
         segments = 0 if found is None else len(found.segments)
@@ -495,9 +495,9 @@ class Registry:
             for pump in list(topic.subscriptions.values()):
                 if index.find_subscription(topic.options.topic_id, pump.name) is None:
                     self.ownership.subscription_deleted(topic, pump)
-        await self._open_all()
+        await self.open_all()
 
-    async def _open_all(self) -> None:
+    async def open_all(self) -> None:
         """Serve every topic of the catalog, except those set aside."""
         aside = self.catalog.aside.found
         missing = [
@@ -528,7 +528,7 @@ class Registry:
             try:
                 records = await self.catalog.restore_topics(call_id)
             finally:  # restored topics are served, even if some were not restored
-                await self._open_all()
+                await self.open_all()
         return records
 
     async def subscribe(

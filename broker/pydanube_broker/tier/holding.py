@@ -102,7 +102,7 @@ class StoreHold:
             metadata,
             options.url,
             newest=partial(self._newest, SCOPE),
-            make=partial(self._make, scope=SCOPE),
+            make=partial(self.make, scope=SCOPE),
             me=(broker_id, str(data_dir)),
             monotonic=monotonic,
         )
@@ -145,7 +145,7 @@ class StoreHold:
             self._away(error)
             return None
         try:
-            return await self._take(mark, at_start=True)
+            return await self.take_mark(mark, at_start=True)
         except StoreUnavailable as error:
             if mark is not None:
                 raise  # there may be objects to adopt before the first offset is assigned
@@ -159,7 +159,7 @@ class StoreHold:
         self._again_s = self._monotonic() + (CHECK_S if self.held else _AGAIN_S)
         try:
             if self._mark is None:
-                await self._take(await self._newest(self._scope), at_start=False)
+                await self.take_mark(await self._newest(self._scope), at_start=False)
                 return
             now = await self._newest(self._scope)
             if self._scope:
@@ -223,7 +223,7 @@ class StoreHold:
             cause="empty",
         )
 
-    async def _take(self, mark: OwnerMark | None, *, at_start: bool) -> StoreOwnership:
+    async def take_mark(self, mark: OwnerMark | None, *, at_start: bool) -> StoreOwnership:
         known = await read_known(self._metadata, self._scope)
         place = place_of(self._data_dir)
         verdict = judge(
@@ -266,7 +266,7 @@ class StoreHold:
             await write_known(self._metadata, self._scope, Known.claiming(claim))
 
         async def leave() -> None:
-            now = await self._make(wanted, scope=self._scope)
+            now = await self.make(wanted, scope=self._scope)
             if now != wanted:
                 raise refusal(StoreOwnership.OTHER, now, self._options.url)
 
@@ -326,7 +326,7 @@ class StoreHold:
         assert self.local is not None
         return newest_mark(LocalStore(self.local), self._cluster, scope) if self.local.is_dir() else None
 
-    async def _make(self, mark: OwnerMark, *, scope: str) -> OwnerMark:
+    async def make(self, mark: OwnerMark, *, scope: str) -> OwnerMark:
         if self.local is not None:
             return await asyncio.to_thread(make_mark, LocalStore(self.local), self._cluster, mark, scope)
         said, _ = await self._child.call(

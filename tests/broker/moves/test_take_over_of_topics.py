@@ -284,7 +284,7 @@ async def test_brokers_of_an_older_release_take_nothing_over(cluster: SeveralBro
     def is_old(n: int) -> None:
         old = broker_id(cluster.brokers[n])
         for broker in cluster.brokers.values():
-            members = broker.registry.ownership.coordinator._members
+            members: Any = broker.registry.ownership.coordinator.members
             members[old] = replace(members[old], inherits=False)
 
     is_old(2)
@@ -349,7 +349,7 @@ async def test_heir_keeps_nothing_of_a_topic_that_goes_to_another_heir(
     assert cluster.owner("t") is other
     await until(lambda: topic_id not in first.moves.mover.participants)
     assert topic_id not in first.hub.states
-    assert not first.moves._rebuilt_from
+    assert not first.moves.rebuilt_from
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from pydanube import Client
 from pydanube_broker.broker import Broker
-from pydanube_broker.observation.history import _moments, sum_of
+from pydanube_broker.observation.history import moments, sum_of
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import Rounds
 from pydanube_core.errors import TopicNotFound
@@ -62,8 +62,8 @@ def test_a_chart_before_the_first_round_has_no_points_before_now() -> None:
     """It failed with a ValueError."""
     rounds = Rounds(interval_s=5, window_s=300)
     sampler = SimpleNamespace(rounds=rounds, charted=SimpleNamespace(logs={}), started_ms=1_000_000)
-    assert _moments([], cast("Sampler", sampler), 1_000_100, None) == ([], [], 0)
-    times, _, exact_ms = _moments([], cast("Sampler", sampler), 1_000_100, 900)
+    assert moments([], cast("Sampler", sampler), 1_000_100, None) == ([], [], 0)
+    times, _, exact_ms = moments([], cast("Sampler", sampler), 1_000_100, 900)
     assert (times, exact_ms) == ([995_100], 1_000_100)
 
 
@@ -75,7 +75,7 @@ def test_points_of_a_long_chart_have_the_times_of_their_states() -> None:
     charted = SimpleNamespace(logs={})
     sampler = cast("Sampler", SimpleNamespace(rounds=rounds, charted=charted, started_ms=1_000_000))
     now = 1_000_000 + 79_900
-    times, ends, exact_ms = _moments([], sampler, now, 900)
+    times, ends, exact_ms = moments([], sampler, now, 900)
     assert exact_ms == 1_000_000
     assert set(times) <= {*rounds.times}
     assert all(time <= end < time + 5_000 for time, end in zip(times, ends, strict=True))

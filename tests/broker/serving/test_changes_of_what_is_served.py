@@ -47,7 +47,7 @@ def grace() -> Grace:
 
 async def follow(broker: Broker, topic: Topic) -> None:
     """As after a change of the subscription's record that the watch brought."""
-    await Following(broker.registry)._follow(keys.subscription_key(TopicId(topic.topic_id), "s"))
+    await Following(broker.registry).follow(keys.subscription_key(TopicId(topic.topic_id), "s"))
 
 
 async def test_a_subscription_that_another_broker_deleted_ends_here_with_its_cursor(

@@ -83,10 +83,10 @@ def agreeing(folder: Path, *, segments: int, epochs: dict[int, int]) -> Any:
 def test_topics_that_store_messages_need_a_journal_and_those_in_memory_need_none(tmp_path: Path) -> None:
     empty = agreeing(tmp_path, segments=0, epochs={})
     in_memory = record(2, strategy=DispatchStrategy.NON_RELIABLE)
-    Registry._check_agreement(empty, [in_memory], {})
+    Registry.check_agreement(empty, [in_memory], {})
     with pytest.raises(CorruptJournal):
-        Registry._check_agreement(empty, [in_memory, record(1)], {})
-    Registry._check_agreement(agreeing(tmp_path, segments=1, epochs={}), [in_memory, record(1)], {})
+        Registry.check_agreement(empty, [in_memory, record(1)], {})
+    Registry.check_agreement(agreeing(tmp_path, segments=1, epochs={}), [in_memory, record(1)], {})
 
 
 def test_metadata_that_are_older_than_the_journal_are_refused(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_metadata_that_are_older_than_the_journal_are_refused(tmp_path: Path) ->
 
     def check(epoch: int) -> None:
         former: Any = {TopicId(1): SimpleNamespace(epoch=epoch), TopicId(2): SimpleNamespace(epoch=1)}
-        Registry._check_agreement(here, [record(1), record(2), record(3)], former)
+        Registry.check_agreement(here, [record(1), record(2), record(3)], former)
 
     check(5)
     check(6)
@@ -133,7 +133,7 @@ async def test_topics_that_are_mine_or_nobodys_are_opened_but_for_served_ones_an
         ),
         _hub=SimpleNamespace(leaving={9: SimpleNamespace(settled=settle)}),
     )
-    await Registry._open_all(registry)
+    await Registry.open_all(registry)
     assert acquired == [mine, ownerless]
     assert other not in acquired
 

@@ -87,7 +87,7 @@ async def test_objects_of_a_newer_mark_are_adopted_before_the_store_is_marked_an
     later = place.hold(take_over=6)
     later._adopt, later._cluster = place._adopt, CLUSTER
     with pytest.raises(StoreOwned):
-        await later._take(newer, at_start=False)
+        await later.take_mark(newer, at_start=False)
     assert (place.adopted, place.mark(), later.held) == ([], newer, False)
     hold = place.hold(take_over=6)
     assert await place.take(hold) is StoreOwnership.ADOPT
@@ -107,13 +107,13 @@ async def test_the_store_of_another_is_not_taken(place: Place) -> None:
 async def test_a_start_that_another_was_quicker_than_does_not_hold_the_store(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, make = place.hold(), StoreHold._make
+    hold, make = place.hold(), StoreHold.make
 
     async def second(self: StoreHold, mark: OwnerMark, *, scope: str) -> OwnerMark:
         place.leave(mark.incarnation, "quicker")
         return await make(self, mark, scope=scope)
 
-    monkeypatch.setattr(StoreHold, "_make", second)
+    monkeypatch.setattr(StoreHold, "make", second)
     with pytest.raises(StoreOwned):
         await place.take(hold)
     assert not hold.held
@@ -128,13 +128,13 @@ async def test_a_start_after_a_crash_between_mark_and_note_notes_the_mark_before
     place.leave(6, "f")
     await write_known(place.metadata, "", Known(incarnation=5, life="e", next_incarnation=6, next_life="f"))
     noted: list[Known | None] = []
-    make = StoreHold._make
+    make = StoreHold.make
 
     async def seen(self: StoreHold, mark: OwnerMark, *, scope: str) -> OwnerMark:
         noted.append(await read_known(place.metadata, ""))
         return await make(self, mark, scope=scope)
 
-    monkeypatch.setattr(StoreHold, "_make", seen)
+    monkeypatch.setattr(StoreHold, "make", seen)
     hold: Any = place.hold()
     assert await place.take(hold) is StoreOwnership.CLAIM
     assert noted == [Known(incarnation=6, life="f", next_incarnation=7, next_life=hold.life)]
