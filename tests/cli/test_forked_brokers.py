@@ -77,8 +77,8 @@ def test_a_benchmark_starts_cold() -> None:
 def test_what_a_dead_server_forked_can_still_be_ended() -> None:
     server = WarmServer()
     process = start(server)
-    server._process.kill()
-    server._process.wait()
+    server.process.kill()
+    server.process.wait()
     assert process.poll() is None
     process.terminate()
     assert process.wait(60) == -signal.SIGKILL

@@ -147,7 +147,7 @@ class WarmServer:
         self.address = f"\0{name}"
         command = [sys.executable, "-m", "tests.support.warm_commands", name]
         # With more threads than one a fork is not safe.
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             command,
             cwd=ROOT,
             env={**_ENVIRONMENT, "OPENBLAS_NUM_THREADS": "1"},
@@ -155,9 +155,9 @@ class WarmServer:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._process.stdout is not None
-        with self._process.stdout:
-            assert self._process.stdout.read(1) == b"."
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            assert self.process.stdout.read(1) == b"."
 
     def start(
         self,
@@ -224,9 +224,9 @@ class WarmServer:
 
     def close(self) -> None:
         """End the server, and kill the processes it forked that still run."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
 
 
 @functools.cache

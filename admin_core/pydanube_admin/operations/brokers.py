@@ -43,6 +43,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.gone_owners import GONE, STORES_S, GoneOwner, gone_owner
+from pydanube_admin.operations.topic_moves import owner_of
 from pydanube_admin.peers import not_seen, unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
@@ -494,7 +495,7 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
         planned: Mapping[str, str] = ids if context.pinned is None else context.pinned["topics"]
         now = {topic: ids.get(topic) for topic in planned}
         owners = {
-            topic: facts.broker_id if topic in served else await _owner(context, topic)
+            topic: facts.broker_id if topic in served else await owner_of(context, topic)
             for topic in sorted(planned)
         }
         return Forecast(
@@ -509,11 +510,6 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
         blast_radius=radius,
         basis=[facts.broker_id, state],
     )
-
-
-async def _owner(context: Context, topic: str) -> str | None:
-    found = await context.port.owners(topic)
-    return found[0].broker_id if found and found[0] is not None else None
 
 
 async def _served(

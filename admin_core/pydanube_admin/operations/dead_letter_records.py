@@ -53,6 +53,19 @@ class Letter:
         return self.original_log, self.original_offset, self.digest
 
 
+def own_attributes(message: MessageFacts) -> dict[str, str]:
+    """Return a letter's attributes without those that the broker added.
+
+    The item has most of their values. `messages.peek` of the dead-letter topic shows all.
+    """
+    is_long = len(message.attributes.get("x-failure-reason", "")) > MAX_REASON_CHARS
+    return {
+        name: value
+        for name, value in message.attributes.items()
+        if name not in ADDED or (name == "x-failure-reason" and is_long)
+    }
+
+
 def digest_of(message: MessageFacts, *, timed: bool) -> bytes:
     """Return a digest of a message without the attributes that the broker adds to a copy, or leaves out there."""
     changed = ADDED.union(timing.NAMES)

@@ -44,6 +44,7 @@ from pydanube_admin.operations.dead_letter_records import (
     change_replays,
     digest_of,
     letter_of,
+    own_attributes,
     remembered_replays,
     replays_of,
 )
@@ -224,7 +225,7 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
         message = await _read(context, letter)
         if message is None:
             continue  # retention has taken it since
-        body, is_cut, used = fenced(replace(message, attributes=_own_attributes(message)), room)
+        body, is_cut, used = fenced(replace(message, attributes=own_attributes(message)), room)
         room -= used
         attempt = message.attributes.get("x-delivery-attempt", "")[:20]
         body |= {"reason": letter.reason or None, "delivery_attempt": attempt or None}
@@ -251,19 +252,6 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
         groups=_groups(found, letters.states),
         left=letters.unread,
     )
-
-
-def _own_attributes(message: MessageFacts) -> dict[str, str]:
-    """Return a letter's attributes without those that the broker added.
-
-    The item has most of their values. `messages.peek` of the dead-letter topic shows all.
-    """
-    is_long = len(message.attributes.get("x-failure-reason", "")) > MAX_REASON_CHARS
-    return {
-        name: value
-        for name, value in message.attributes.items()
-        if name not in ADDED or (name == "x-failure-reason" and is_long)
-    }
 
 
 async def _read(context: Context, letter: Letter) -> MessageFacts | None:

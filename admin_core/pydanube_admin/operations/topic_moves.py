@@ -54,6 +54,12 @@ class MovedTopic(Change):
     task_id: str | None = None  # of the task that follows the move. None in the task's own result
 
 
+async def owner_of(context: Context, topic: str) -> str | None:
+    """Return the id of the broker that owns a log, or None."""
+    found = await context.port.owners(topic)
+    return found[0].broker_id if found and found[0] is not None else None
+
+
 async def undo_move(context: Context, request: Request, done: Done) -> Undo:
     """Move the topics back to their former brokers. Those that are there stay.
 
