@@ -303,7 +303,7 @@ def _arguments(operation: Declared, given: Mapping[str, Any], ways: _Ways) -> di
     }
     text = operation.text_argument
     if text is not None:
-        arguments[text] = _long_text(text, arguments.get(text), ways.file)
+        arguments[text] = long_text(text, arguments.get(text), ways.file)
     for argument in operation.arguments:
         if argument.type is ArgumentType.OBJECT and argument.name in arguments:
             arguments[argument.name] = parse_object(arguments[argument.name], argument, arguments)
@@ -360,7 +360,7 @@ def _say_how_far(copied_until: Mapping[str, int], *, as_json: bool) -> None:
         )
 
 
-def _long_text(name: str, given: str | None, file: str | None) -> str:
+def long_text(name: str, given: str | None, file: str | None) -> str:
     """Return a text as given, or from a file."""
     flag = f"--{name.replace('_', '-')}"
     if (given is None) == (file is None):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from pydanube_cli.messages.produce import ProduceOptions
-from pydanube_cli.operations import _long_text
+from pydanube_cli.operations import long_text
 
 DANUBE = Path(sys.executable).parent / "danube"
 
@@ -58,7 +58,7 @@ def test_user_without_a_name_and_a_home() -> None:
 
 def test_byte_order_mark_of_a_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a.avsc").write_bytes(b'\xef\xbb\xbf{"type": "string"}')
-    assert _long_text("schema_definition", None, str(tmp_path / "a.avsc")) == '{"type": "string"}'
+    assert long_text("schema_definition", None, str(tmp_path / "a.avsc")) == '{"type": "string"}'
     (tmp_path / "a.toml").write_bytes(b'\xef\xbb\xbf[log]\nlevel = "debug"\n')
     assert run("config", "check", "--config", str(tmp_path / "a.toml")).returncode == 0
 
