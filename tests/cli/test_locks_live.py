@@ -353,7 +353,7 @@ async def test_http_faces_ask_too_and_probes_say_no_reasons(path: Path) -> None:
         mcp = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "list_brokers"}
         assert (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp)).status_code == 401
         refused = (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp | bearer("tenant"))).text
-        assert "user:tenant has no brokers:read on the cluster: ask" in refused
+        assert "user:tenant has no brokers:read on the cluster." in refused
         assert (
             "PERMISSION_DENIED"
             not in (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp | bearer("viewer"))).text
