@@ -108,7 +108,7 @@ def test_a_move_ends_only_for_the_life_of_the_target_for_which_its_owner_stopped
 
 def test_an_assignment_that_is_not_a_step_leaves_a_move_alone() -> None:
     for now in (MOVING, SEALED, ASSIGNED):
-        with pytest.raises(Conflict, match="handed over"):
+        with pytest.raises(Conflict, match="hand over messages"):
             check_may_assign(now, now.broker_id, take_over=False)
 
 
