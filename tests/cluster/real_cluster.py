@@ -177,6 +177,11 @@ class RealCluster:
                 return task
             await anyio.sleep(0.2)
 
+    async def placed(self, topic: str, n: int) -> None:
+        """Move a topic to a broker, unless that one owns it."""
+        if await self.owner(topic) != n:
+            await self.moved(topic, n)
+
     async def begin_move(self, topic: str) -> bool:
         """Send a topic to another broker; False where that cannot be begun now."""
         try:

@@ -152,8 +152,7 @@ class Scene:
     async def moved_to(self, n: int) -> None:
         """Have a broker own all topics."""
         for topic in TOPICS:
-            if await self.cluster.owner(topic) != n:
-                await self.cluster.moved(topic, n)
+            await self.cluster.placed(topic, n)
 
     async def leader_has_said(self, n: int, event: str) -> None:
         """Wait until a broker's log has an event."""

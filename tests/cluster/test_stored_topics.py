@@ -162,8 +162,7 @@ async def test_owner_that_starts_without_the_store_serves_its_other_topics(
             n = await owner_of(cluster)
             owner = cluster.brokers[n]
             await cluster.call("topics.create", {"topic": OTHER})
-            if await cluster.owner(OTHER) != n:
-                await cluster.moved(OTHER, n)
+            await cluster.placed(OTHER, n)
             async with connect(cluster.urls, retry=PATIENCE) as client, client.producer(OTHER) as producer:
                 await producer.send(b"before")
                 cluster.store.fault = fault
@@ -239,8 +238,7 @@ async def test_owner_that_is_cut_off_from_the_store_only_keeps_its_topics_and_ac
         async with loaded(cluster) as told:
             n = await owner_of(cluster)
             await cluster.call("topics.create", {"topic": OTHER})
-            if await cluster.owner(OTHER) != n:
-                await cluster.moved(OTHER, n)
+            await cluster.placed(OTHER, n)
             async with connect(cluster.urls, retry=PATIENCE) as client, client.producer(OTHER) as producer:
                 await producer.send(b"before")
                 cluster.networks.cut(n, STORE)

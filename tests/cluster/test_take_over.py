@@ -124,8 +124,7 @@ async def test_disk_of_a_killed_broker_is_gone_and_its_topic_goes_on(
         n = await cluster.owner(TOPIC)
         assert n is not None
         owner_id = int(cluster.id_of(n))
-        if await cluster.owner(OTHER) != n:
-            await cluster.moved(OTHER, n)
+        await cluster.placed(OTHER, n)
         told = Told()
         async with anyio.create_task_group() as group:
             group.start_soon(told.produce, cluster.urls)
@@ -185,8 +184,7 @@ async def test_broker_that_is_back_after_many_writes_gives_up_only_what_others_t
             await until(lambda topic=topic: created(cluster, topic), 300)
         n = await cluster.owner(TOPIC)
         assert n is not None
-        if await cluster.owner(OTHER) != n:
-            await cluster.moved(OTHER, n)
+        await cluster.placed(OTHER, n)
         told, waits = Told(), [b"waits-%d" % each for each in range(50)]
         async with anyio.create_task_group() as group:
             group.start_soon(told.produce, cluster.urls)
