@@ -27,6 +27,7 @@ from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, 
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import Sight
+from pydanube_admin.operations.present_use import refused_then, topics_over
 from pydanube_admin.operations.unused import was_live
 from pydanube_admin.peers import unseen_whys
 
@@ -374,7 +375,8 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     index = await context.port.topic_index()
     is_live = set(given) != {"durability"}  # which topics that exist keep
     topics = [key.topic for key in index if is_live and TopicName.parse(key.topic).namespace == name]
-    inside = [facts for facts, *_ in await context.port.topic_facts(topics)]
+    facts_of = await context.port.topic_facts(topics)
+    inside = [facts for facts, *_ in facts_of]
     if (away := unseen_whys()) and shortens_retention(before.effective, after):
         whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
         raise Unavailable(f"the loss cannot be computed: {whys}", retry_after_ms=1000)
@@ -386,6 +388,8 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     }
     destroys = bool(shortened) or shortens_retention(before.effective, after)
     loss = await context.port.forecast_retention(shortened)
+    limits = {key: after[key] for key in given}
+    over = await topics_over(context, facts_of, limits, own_first=True)
     return Forecast(
         diff=changes(f"namespaces/{name}/policies", before.own, given),
         blast_radius=blast_radius(topics=len(inside), messages=loss.messages, bytes=loss.bytes),
@@ -397,7 +401,7 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
         was_live=await was_live(context, [facts for facts in inside if facts.topic in shortened])
         if shortened
         else None,
-        later=later_text(loss) if destroys else None,
+        later=". ".join([*([later_text(loss)] if destroys else []), *refused_then(over)]) or None,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from pydanube_core.names import TopicName
@@ -22,6 +21,7 @@ from pydanube_admin.operations.namespaces import (
     shortens_retention,
     with_changes,
 )
+from pydanube_admin.operations.present_use import refused_then, topics_over
 from pydanube_admin.operations.topics import Topic, find_topic
 from pydanube_admin.operations.unused import was_live
 
@@ -66,7 +66,8 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
     after = with_changes(before.effective, given, above.effective)
     destroys = shortens_retention(before.effective, after)
     loss = await context.port.forecast_retention({topic.own.topic: after} if destroys else {})
-    refused = await _refused_then(context, topic, {key: after[key] for key in given if after.get(key)})
+    limits = {key: after[key] for key in given}
+    over = await topics_over(context, [[topic.own, *topic.parts]], limits, own_first=False)
     return Forecast(
         diff=changes(f"topics{topic.own.topic}/policies", before.own, given),
         blast_radius=blast_radius(
@@ -82,27 +83,8 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
         basis=[str(topic.own.topic_id), dict(before.own), dict(before.effective), destroys],
         counts=loss.messages,
         was_live=await was_live(context, [topic.own]) if destroys else None,
-        later=". ".join([*([later_text(loss)] if destroys else []), *refused]) or None,
+        later=". ".join([*([later_text(loss)] if destroys else []), *refused_then(over)]) or None,
     )
-
-
-async def _refused_then(context: Context, topic: Topic, limits: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each limit that is below the number of present clients or subscriptions."""
-    found = {
-        "max_producers_per_topic": max(log.producers for log in topic.logs),
-        "max_consumers_per_topic": max(log.consumers for log in topic.logs),
-        "max_subscriptions_per_topic": len(topic.subscriptions),
-    }
-    if (key := "max_consumers_per_subscription") in limits:
-        each = await context.port.subscriptions(topic.own.topic, None)
-        found[key] = max((len(one.consumers) for one in each), default=0)
-    return [
-        f"{count} are there now, and {key} allows {limits[key]}. They stay"
-        f"{'. A new subscription' if key == 'max_subscriptions_per_topic' else ', and one that comes, or comes again,'} "
-        f"is refused until fewer than {limits[key]} are left"
-        for key, count in found.items()
-        if count > limits.get(key, count)
-    ]
 
 
 async def undo_set_topic_policies(context: Context, request: SetTopicPoliciesRequest, done: Done) -> Undo:
