@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -71,6 +72,43 @@ async def test_a_retention_comes_to_what_its_plan_says(cluster: Administered) ->
         assert "policies has no 'retention_age'; did you mean 'retention_age_s'" in error.message
 
 
+async def test_each_scenario_lists_what_it_assumes_and_does_not_know(cluster: Administered) -> None:
+    await cluster("topics.set_policies", topic="orders", policies={"max_consumers_per_subscription": 3})
+    cases: list[tuple[dict[str, Any], str, str | None]] = [
+        ({"scenario": "load", "topic": "orders"}, "no quota slows producers", "processors and network"),
+        (
+            {"scenario": "retention", "topic": "orders", "policies": {"retention_age_s": 60}},
+            "a message takes as many bytes in an object as in the journal",
+            "compression",
+        ),
+        (
+            {"scenario": "consumers", "topic": "orders", "subscription": "billing", "factor": 9},
+            "max_consumers_per_subscription allows 3: further consumers are refused",
+            None,
+        ),
+    ]
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.consumer("orders", "billing", type="exclusive"),
+    ):
+        for given, assumed, unknown in cases:
+            found = await cluster("cluster.what_if", **given)
+            assert assumed in found["assumptions"]
+            assert unknown in {None, *(each["what"] for each in found["unknown"])}
+
+
+async def test_load_says_that_stored_bytes_are_compressed_already(tmp_path: Path) -> None:
+    """Compression was not named, so a reader could divide by it once more."""
+    async with administered(tmp_path, **{"balance.interval": "100ms"}) as kept:
+
+        async def measured() -> bool:
+            return bool((await kept("cluster.what_if", scenario="load"))["outcome"]["disks"])
+
+        await until(measured)
+        found = await kept("cluster.what_if", scenario="load")
+        assert any("after the producers' compression" in each for each in found["assumptions"])
+
+
 @pytest.mark.parametrize(
     ("tiered_offset", "object_bytes", "journal_bytes", "expected"),
     [(80, 400, 1000, 0.1), (None, 0, 5000, None), (100, 500, 0, None)],
@@ -101,31 +139,6 @@ async def test_compression_is_unknown_where_offsets_do_not_count_messages(tiered
         journal_bytes=1_000_000,
     )
     assert compression_of([cast("TopicFacts", log)]) is None
-
-
-async def test_a_limit_below_what_is_connected_says_so(cluster: Administered) -> None:
-    async with (
-        connect(cluster.broker.broker_url) as client,
-        client.consumer("orders", "search", type="shared"),
-        client.consumer("orders", "search", type="shared"),
-        client.producer("orders"),
-    ):
-        policies = {
-            "max_consumers_per_topic": 1,
-            "max_consumers_per_subscription": 1,
-            "max_producers_per_topic": 1,
-            "max_subscriptions_per_topic": 1,
-        }
-        plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
-        for key in policies:
-            assert (f"2 are there now, and {key} allows 1" in plan["later"]) is (key[4] != "p"), key
-        assert (
-            "max_subscriptions_per_topic allows 1. They stay. A new subscription is refused until"
-            in plan["later"]
-        )
-        policies = dict.fromkeys(policies, 2)
-        plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
-        assert plan["later"] is None
 
 
 async def test_consumers_of_an_exclusive_subscription_do_not_add_up(cluster: Administered) -> None:

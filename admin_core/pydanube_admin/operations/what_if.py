@@ -134,6 +134,8 @@ async def _broker_lost(context: Context, request: WhatIfRequest, found: _Found) 
         "the other brokers and the object store go on",
     ]
     found.not_known("load of the others", "their share depends on where each topic is taken over")
+    if stop.would_lose is not None and stop.would_lose["ms"] is None:
+        found.not_known("would_lose.ms", "the oldest of these messages is not in memory")
     found.next.append(next_call("cluster.balance", {}, "shows how loaded each broker is now"))
 
 
@@ -151,18 +153,24 @@ async def _consumers(context: Context, request: WhatIfRequest, found: _Found) ->
     if kind in ALONE:
         working, would_work = min(working, logs), min(then, logs)
         found.assumptions.append(f"{kind}: one consumer of each of the {logs} logs works, the others do not")
+    limits = (await context.port.topic_policies(topic.own.topic)).effective
+    for key in ("max_consumers_per_subscription", "max_consumers_per_topic"):
+        if 0 < (allowed := limits.get(key) or 0) < then:
+            would_work = min(would_work, max(working, allowed))
+            found.assumptions.append(f"{key} allows {allowed}: further consumers are refused")
     found.outcome = {
         "type": kind,
         "consumers": len(names),
         "consumers_then": then,
         "working_then": would_work,
     }
-    pace = (await _paces(context, topic, request.subscription, found)).get(request.subscription)
+    pace = (await _paces(context, topic, request.subscription, found))[1].get(request.subscription)
     if not working:
         found.not_known("rate of a consumer", "no consumer is connected")
     if pace is None or not working:
         return
-    most = await _dispatch_limit(context, topic, logs)
+    rate = limits.get("max_subscription_dispatch_rate")
+    most = float(rate * logs) if rate else None
     found.outcome["now"] = _shown(outlook(pace))
     found.outcome["then"] = _shown(outlook(pace, workers=would_work / working, most=most))
     found.assumptions.append("linear: each further consumer acknowledges as fast as the present ones do")
@@ -180,10 +188,14 @@ async def _consumers(context: Context, request: WhatIfRequest, found: _Found) ->
 
 async def _load(context: Context, request: WhatIfRequest, found: _Found) -> None:
     found.outcome["factor"] = request.factor
-    found.assumptions.append("messages keep their size, and consumers their pace")
+    found.assumptions += [
+        "messages keep their size, consumers their pace, and each log its share of them",
+        "no quota slows producers",
+    ]
+    found.not_known("processors and network", "only lag and disks are computed")
     if request.topic is not None:
         topic = await find_topic(context, request.topic)
-        paces = await _paces(context, topic, None, found)
+        produced, paces = await _paces(context, topic, None, found)
         found.outcome["subscriptions"] = {
             name: {"now": _shown(outlook(pace)), "then": _shown(outlook(pace, load=request.factor))}
             for name, pace in paces.items()
@@ -195,7 +207,8 @@ async def _load(context: Context, request: WhatIfRequest, found: _Found) -> None
                 )
         limits = (await context.port.topic_policies(topic.own.topic)).effective
         rate = limits.get("max_publish_rate") or None
-        produced = next((pace.produced for pace in paces.values()), None)
+        if produced is None:
+            found.not_known("publish rate", "the broker has not observed the topic for long enough")
         if rate is not None and produced is not None:
             logs = len(topic.logs)
             found.outcome["publish_limit"] = rate * logs
@@ -234,6 +247,10 @@ async def _disks(context: Context, request: WhatIfRequest, found: _Found) -> lis
         found.assumptions.append(
             "a disk takes every byte that is published, and nothing is deleted: retention and an object store "
             "only make the time longer"
+        )
+        found.assumptions.append(
+            "bytes_per_s are bytes as the disk stores them, after the producers' compression, and further messages "
+            "compress as well as those did"
         )
     return disks
 
@@ -300,6 +317,11 @@ async def _retention(context: Context, request: WhatIfRequest, found: _Found) ->
         found.outcome["compression"] = compression
         found.assumptions.append(
             f"objects are as small as now: {compression:g} of the bytes in the journal, message by message"
+        )
+    else:
+        found.assumptions.append("a message takes as many bytes in an object as in the journal")
+        found.not_known(
+            "compression", "it takes messages of the topic in objects, and others in the journal only"
         )
     per_s = await _bytes_per_s(context, name)
     if per_s is None:
@@ -372,12 +394,16 @@ async def _named_by(context: Context, name: str, found: _Found) -> list[dict[str
             named.append({"kind": "dead_letters", "name": f"{topic} {subscription}"})
     if len(pairs) > MOST_POLICIES:
         found.not_known("dead letters", f"only {MOST_POLICIES} of {len(pairs)} subscriptions were looked at")
+    if not sight.everything:
+        found.not_known("links, and topics that are not visible", "topics:read is needed on the cluster")
     found.not_known("connectors", "their settings are not searched for topics")
     return named
 
 
-async def _paces(context: Context, topic: Topic, subscription: str | None, found: _Found) -> dict[str, Pace]:
-    """Return the measured pace of the topic's subscriptions, those furthest behind first."""
+async def _paces(
+    context: Context, topic: Topic, subscription: str | None, found: _Found
+) -> tuple[float | None, dict[str, Pace]]:
+    """Return the measured publish rate, and the pace of the topic's subscriptions, those furthest behind first."""
     history = await context.port.topic_history(topic.own.topic, subscription, most=MOST_SUBSCRIPTIONS)
     produced = _per_s(history.times_ms, history.published)
     paces = {}
@@ -390,7 +416,7 @@ async def _paces(context: Context, topic: Topic, subscription: str | None, found
             paces[name] = Pace(produced=produced, consumed=consumed, lag_messages=lag)
     if history.more_cursors:
         found.not_known("further subscriptions", f"{history.more_cursors} are less far behind than these")
-    return paces
+    return produced, paces
 
 
 def _per_s(times_ms: Sequence[int], totals: Sequence[int | None]) -> float | None:
@@ -408,12 +434,6 @@ def _per_s(times_ms: Sequence[int], totals: Sequence[int | None]) -> float | Non
 async def _bytes_per_s(context: Context, name: str) -> float | None:
     loads = [load for report in await context.port.loads() for load in _loads_of(report, name)]
     return round(sum(loads), 1) if loads else None
-
-
-async def _dispatch_limit(context: Context, topic: Topic, logs: int) -> float | None:
-    limits = (await context.port.topic_policies(topic.own.topic)).effective
-    rate = limits.get("max_subscription_dispatch_rate")
-    return float(rate * logs) if rate else None
 
 
 def _shown(found: Outlook) -> dict[str, float | None]:
