@@ -97,7 +97,10 @@ async def test_a_plan_is_its_makers_alone_and_for_its_arguments_alone(cluster: A
     ]
     assert (await cluster.refused("plans.apply", by="bob", plan_token=token)).code == "PLAN_MISMATCH"
     assert (await cluster("topics.list"))["total"] == 2
-    assert (await cluster("plans.apply", plan_token=token))["operation"] == "topics.delete"
+    applied = await cluster("plans.apply", plan_token=token)
+    assert applied["operation"] == "topics.delete"
+    assert applied["call_id"]
+    assert not applied["result"].keys() & applied.keys(), "each field is given once"
 
 
 async def test_a_plan_expires(anyio_backend: str) -> None:

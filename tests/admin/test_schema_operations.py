@@ -212,6 +212,34 @@ async def test_a_topics_schema(operations: Operations) -> None:
     assert bound["validation_policy"] == "warn"
 
 
+async def test_the_plan_of_a_schema_says_which_messages_it_would_refuse(operations: Operations) -> None:
+    """That of warn said nothing, and that of enforce as little."""
+    await operations.register()
+    await operations("topics.create", topic="plain")
+
+    async def later(**arguments: Any) -> str | None:
+        given = {"topic": "plain", "schema_subject": "orders-value", **arguments}
+        return (await operations("topics.configure_schema", **given, plan_only=True))["later"]
+
+    warned = "warn refuses none: they are logged and counted"
+    assert await later() == f"No message shows which ones the producers send. {warned}"
+    for _ in range(3):
+        await operations("messages.publish", topic="plain", payload="x")
+    told = "3 of the newest 3 messages name no version of orders-value. "
+    assert await later() == told + warned
+    refused = "A publish that names no version of orders-value is refused from now on"
+    assert await later(validation_policy="enforce") == told + refused
+    assert await later(validation_policy="none") is None
+    checked = await later(enable_payload_validation=True)
+    assert checked == f"{told}{warned}. Payloads are checked as well, those of these messages were not"
+    await operations(
+        "topics.configure_schema", topic="plain", schema_subject="orders-value", validation_policy="enforce"
+    )
+    assert (
+        await operations.refused("messages.publish", topic="plain", payload="x")
+    ).code == "SCHEMA_MISMATCH"
+
+
 async def test_what_is_refused(operations: Operations) -> None:
     await operations.register()
     for name, arguments, code, field in (

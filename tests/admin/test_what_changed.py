@@ -14,6 +14,7 @@ from pydanube import connect
 from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.context import system_now_ms as now_ms
 from pydanube_admin.engine.kept_records import CALL, new_id
+from pydanube_admin.operations import what_changed
 from pydanube_admin.operations.what_changed import ChangedItem, unlike, with_findings
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
@@ -220,9 +221,9 @@ def alert(rule: str, opened_at_ms: int = 2_000, **subject: str) -> Alert:
 
 
 def rules_after(
-    items: list[ChangedItem], alerts: list[Alert], placed: dict[str, set[str]]
+    items: list[ChangedItem], alerts: list[Alert], placed: dict[str, set[str]], noted_ms: int = 10_000
 ) -> list[list[str]]:
-    found = with_findings(items, alerts, 5_000, placed)
+    found = with_findings(items, alerts, 5_000, placed, noted_ms)
     return [[each.rule for each in one.findings_after] for one in found]
 
 
@@ -254,7 +255,24 @@ def test_a_finding_that_noticed_a_loss_before_its_record_follows_it() -> None:
     alerts = [alert("owner_down", 3_000, broker_id="1")]
     lost, started = (item("1", state, at=format_time(4_500)) for state in ("gone", "started"))
     assert rules_after([lost], alerts, {}) == [["owner_down"]]
+    assert rules_after([lost], alerts, {}, noted_ms=1_000) == [[]], "rounds of telemetry are short here"
     assert rules_after([started], alerts, {}) == [[]]
+
+
+async def test_how_late_a_loss_is_noted_follows_the_rounds_of_telemetry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was 10 s, with rounds of a minute too."""
+    given: list[int] = []
+
+    def noted(*arguments: Any) -> list[ChangedItem]:
+        given.append(arguments[-1])
+        return with_findings(*arguments)
+
+    monkeypatch.setattr(what_changed, "with_findings", noted)
+    async with administered(**{"telemetry.sample_interval": "1m"}) as slow:
+        await slow("changes.list")
+    assert given == [120_000]
 
 
 @pytest.mark.parametrize("noticed_ms", [1_500, 3_000])

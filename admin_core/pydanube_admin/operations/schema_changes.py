@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydanube_core.refusals import changed_since
+from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
@@ -31,9 +32,13 @@ from pydanube_admin.operations.schemas import (
     seen,
     topic_schema_of,
 )
-from pydanube_admin.operations.topics import find_topic
+from pydanube_admin.operations.topics import Topic, find_topic
 
 _STRING: Final = '{"type": "string"}'
+# Messages of a log that a plan compares with the schema, their bytes, and the logs of a topic that it reads
+NEWEST: Final = 100
+NEWEST_BYTES: Final = 1 << 20
+MOST_LOGS: Final = 10
 
 
 Policy = Literal["none", "warn", "enforce"]
@@ -262,13 +267,42 @@ async def forecast_set_policy(context: Context, request: SetValidationPolicyRequ
 
 
 async def _topic_forecast(context: Context, topic: str, given: Mapping[str, Any]) -> Forecast:
-    own = (await find_topic(context, topic)).own
-    before = (await topic_schema_of(context, own.topic)).model_dump()
+    found = await find_topic(context, topic)
+    own, before = found.own, (await topic_schema_of(context, found.own.topic)).model_dump()
     return Forecast(
         diff=changes(f"topics{own.topic}/schema", before, given),
         blast_radius=blast_radius(topics=1),
         image={"topic_id": str(own.topic_id), "schema": await context.port.schemas.topic_schema(own.topic)},
         basis=[str(own.topic_id), before],
+        later=await _refused_then(context, found, {**before, **given}),
+    )
+
+
+async def _refused_then(context: Context, topic: Topic, after: Mapping[str, Any]) -> str | None:
+    """Say how many messages like the newest ones the policy would refuse. None: it checks nothing."""
+    if after["validation_policy"] == "none" or after["schema_subject"] is None:
+        return None
+    versions = await context.port.schemas.versions(after["schema_subject"])
+    registered = {(each.schema_id, each.version) for each in versions}
+    looked_at = others = 0
+    for log in topic.logs[:MOST_LOGS]:
+        start = max(log.start_offset, log.next_offset - NEWEST)
+        newest = await context.port.read_messages(
+            log.topic, start=start, end=log.next_offset, max_messages=NEWEST, max_bytes=NEWEST_BYTES
+        )
+        looked_at += len(newest)
+        others += sum((each.schema_id, each.schema_version) not in registered for each in newest)
+    told = f"{others} of the newest {counted(looked_at, 'message')} name no version of {after['schema_subject']}. "
+    if not looked_at:
+        told = "No message shows which ones the producers send. "
+    if after["validation_policy"] == "enforce":
+        told += f"A publish that names no version of {after['schema_subject']} is refused from now on"
+    else:
+        told += "warn refuses none: they are logged and counted"
+    return told + (
+        ". Payloads are checked as well, those of these messages were not"
+        if after["enable_payload_validation"]
+        else ""
     )
 
 

@@ -15,7 +15,7 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.errors import InvalidName, MetadataUnavailable
 from pydanube_core.facts import EventFacts
 from pydanube_core.names import TopicName
-from pydanube_core.units import check_period, format_time, parse_moment_ms, parse_time_ms
+from pydanube_core.units import check_period, format_time, parse_duration_s, parse_moment_ms, parse_time_ms
 
 from pydanube_admin.engine.audit.audit_records import DATA
 from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
@@ -42,8 +42,9 @@ MOST_BYTES: Final = 5_200
 MOST_PLACED: Final = 200  # topics with alerts whose owners are looked up
 MOST_LOOKED_AT: Final = 2_000  # audit records of changes for one answer
 MOST_FINDINGS: Final = 5  # after one change
-#: between a broker's loss and its record, which the next round of telemetry writes
-LOSS_NOTED_MS: Final = 10_000
+# Rounds of telemetry between a broker's loss and its record, which the next one writes
+LOSS_NOTED_ROUNDS: Final = 2
+_INTERVAL: Final = "telemetry.sample_interval"
 SAME_MS: Final = 60_000  # two accounts of one start or loss differ by less
 #: Events of brokers, as the state after them.
 STATES: Final = {
@@ -165,7 +166,7 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
     opened, closed = await context.port.alerts()
     alerts = with_past([*opened, *closed], past)
     placed = await _placed(context, alerts) if any(_state(each) in LOSE_NONE for each in shown) else {}
-    found = with_findings(shown, alerts, until_ms, placed)
+    found = with_findings(shown, alerts, until_ms, placed, await _loss_noted_ms(context))
     if request.limit is None:
         found = _fitting(found)
     return WhatChanged(
@@ -396,10 +397,15 @@ def _began_ms(item: ChangedItem) -> int:
     return at_ms
 
 
-def _windows(items: Sequence[ChangedItem], until_ms: int) -> list[tuple[int, int]]:
+async def _loss_noted_ms(context: Context) -> int:
+    values = {each.name: each.value for each in await context.port.settings()}
+    return round(LOSS_NOTED_ROUNDS * parse_duration_s(values[_INTERVAL], field=_INTERVAL) * 1000)
+
+
+def _windows(items: Sequence[ChangedItem], until_ms: int, loss_noted_ms: int) -> list[tuple[int, int]]:
     """Return the first and the end time of each change's findings: until the next change of its subject.
 
-    Findings notice a broker's loss before its record, so they begin `LOSS_NOTED_MS` earlier, but not before the
+    Findings notice a broker's loss before its record, so they begin `loss_noted_ms` earlier, but not before the
     previous change of that broker.
     """
     began = [_began_ms(item) for item in items]
@@ -408,7 +414,7 @@ def _windows(items: Sequence[ChangedItem], until_ms: int) -> list[tuple[int, int
     previous: dict[str, int] = {}  # by subject
     for n in order:
         if _state(items[n]) == "gone":
-            firsts[n] = max(began[n] - LOSS_NOTED_MS, previous.get(items[n].subject, 0))
+            firsts[n] = max(began[n] - loss_noted_ms, previous.get(items[n].subject, 0))
         previous[items[n].subject] = began[n]
     windows = [(first, until_ms) for first in firsts]
     ends: dict[str, int] = {}  # by subject: when the findings of its next change begin
@@ -423,11 +429,13 @@ def with_findings(
     alerts: Sequence[Alert],
     until_ms: int,
     placed: Mapping[str, Set[str]] | None = None,
+    loss_noted_ms: int = 0,
 ) -> list[ChangedItem]:
     """Add to each change the alerts of its topic or of its broker, or any if it names neither.
 
     Args:
         placed: topic → ids of the brokers that own it, for starts of brokers.
+        loss_noted_ms: between a broker's loss and its record, at most.
     """
     by_topic: defaultdict[str | None, list[Alert]] = defaultdict(list)
     for each in sorted(alerts, key=lambda each: (-each.severity, each.opened_at_ms)):
@@ -435,7 +443,9 @@ def with_findings(
         if "topic" in each.subject:
             by_topic[_base(str(each.subject["topic"]))].append(each)
     found = list(items)
-    for n, (item, (first_ms, end_ms)) in enumerate(zip(items, _windows(items, until_ms), strict=True)):
+    for n, (item, (first_ms, end_ms)) in enumerate(
+        zip(items, _windows(items, until_ms, loss_noted_ms), strict=True)
+    ):
         first, broker_id = item.subject.split(" ", 1)[0], _broker_of(item)
         own = by_topic.get(_base(first) if first.startswith("/") else None, ())
         after = islice(
