@@ -31,7 +31,7 @@ from pydanube_mcp.consent import (
 )
 from pydanube_mcp.fencing import fenced
 from pydanube_mcp.narrowing import current_narrowing
-from pydanube_mcp.sizing import PAGE_BYTES, fewer, size_of
+from pydanube_mcp.sizing import READ_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
 
 _APPLY: Final = "plans.apply"
@@ -183,7 +183,7 @@ class ClusterCaller:
             return result  # `top` has no pages, and counts more than a limit
         shown = fenced(result)  # as the model gets it, which is longer
         whole = size_of(shown)
-        if whole <= PAGE_BYTES:
+        if whole <= READ_BYTES:
             return result
         items = (shown["result"] if operation.name == _READ_ANY else shown)["items"]
         count = fewer(items, whole, len(items))

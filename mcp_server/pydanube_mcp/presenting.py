@@ -17,7 +17,7 @@ from pydanube_core.spelling import shown
 from pydanube_mcp.fencing import UNTRUSTED, all_plain, fenced, is_plain
 from pydanube_mcp.lenient import META
 from pydanube_mcp.profiles import CLUSTER, Profile, found_input, reachable
-from pydanube_mcp.sizing import PART, REST, in_parts
+from pydanube_mcp.sizing import MAX_RESULT_BYTES, PART, READ_BYTES, REST, in_parts
 
 FLOW: Final = "ifc"
 _MAX_PART: Final = 100_000
@@ -104,7 +104,8 @@ def body_of(result: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
             for each in body["items"]
         ]
     body = reachable(_for_cluster(body, asked.cluster), asked.profile)
-    part = in_parts(body, asked.part)
+    reads = asked.operation is not None and asked.operation.effect is Effect.READ
+    part = in_parts(body, asked.part, READ_BYTES if reads else MAX_RESULT_BYTES)
     if part.of == 1:
         return part.body
     return part.body | {REST: _rest(asked, part.number, part.of)}
@@ -132,7 +133,7 @@ def error_result(error: ClusterError, asked: Asked) -> CallToolResult:
     """Return an error as a result that the model sees."""
     body = fenced(error.to_dict(), given=asked.arguments)
     body = reachable(_for_cluster(body, asked.cluster), asked.profile)
-    whole = in_parts({"error": body}, 1).body
+    whole = in_parts({"error": body}, 1, MAX_RESULT_BYTES).body
     return CallToolResult(
         is_error=True, content=[_text(whole)], structured_content=whole, _meta=flow_label(whole)
     )

@@ -18,8 +18,8 @@ from itertools import accumulate
 from typing import Any, Final
 
 MAX_RESULT_BYTES: Final = 8_000  # of the JSON of a result
-# Of a page of a list, 1 500 tokens: a model reads it again with each turn, and a caller that needs more has `next_page`
-PAGE_BYTES: Final = 6_000
+# Of a read, 1 500 tokens: a model reads it again with each turn, and a caller that needs more has `next_page` or `rest`
+READ_BYTES: Final = 6_000
 PART: Final = "part"  # an argument of every read
 REST: Final = "rest"
 _RESERVE_BYTES: Final = 600  # for `rest`
@@ -56,20 +56,20 @@ def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
     """
     sizes = [size_of(item) + 1 for item in items]
     around = whole - sum(sizes) + _RESERVE_BYTES
-    count = sum(around + up_to <= PAGE_BYTES for up_to in accumulate(sizes))
+    count = sum(around + up_to <= READ_BYTES for up_to in accumulate(sizes))
     if count == 0 and sizes and around + sizes[0] <= MAX_RESULT_BYTES:
         count = 1
     return count if 0 < count < limit else None
 
 
-def in_parts(body: Mapping[str, Any], number: int) -> Part:
-    """Return part `number` (from 1) of a body, at most the last one. A short body has one part."""
-    if size_of(body) <= MAX_RESULT_BYTES:
+def in_parts(body: Mapping[str, Any], number: int, most: int = READ_BYTES) -> Part:
+    """Return part `number` (from 1) of a body, at most the last one. A body of at most `most` bytes has one part."""
+    if size_of(body) <= most:
         return Part(body=dict(body), number=1, of=1)
-    parts: list[_Building] = [_Building(body)]
+    parts: list[_Building] = [_Building(body, most)]
     for path, value in _units(body, ()):
         if not parts[-1].take(path, value):
-            parts.append(_Building(body))
+            parts.append(_Building(body, most))
             parts[-1].take(path, value, anyway=True)
     number = min(number, len(parts))
     return Part(body=parts[number - 1].body, number=number, of=len(parts))
@@ -107,10 +107,10 @@ def _same(left: Any, right: Any) -> bool:
 class _Building:
     """A part of an answer while it is being filled."""
 
-    def __init__(self, whole: Mapping[str, Any]) -> None:
+    def __init__(self, whole: Mapping[str, Any], most: int) -> None:
         self._whole = whole
         self.body = _sticky(whole)
-        self._room = MAX_RESULT_BYTES - _RESERVE_BYTES - size_of(self.body)
+        self._room = most - _RESERVE_BYTES - size_of(self.body)
         self._places: dict[Path, int] = {}  # of the items of lists, which count from 0 in each part
 
     def take(self, path: Path, value: Any, *, anyway: bool = False) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydanube_admin.registry import OPERATIONS
 from pydanube_mcp.calls import ClusterCaller
 from pydanube_mcp.consent import Confirm
-from pydanube_mcp.sizing import MAX_RESULT_BYTES, PAGE_BYTES, fewer, in_parts, size_of
+from pydanube_mcp.sizing import READ_BYTES, fewer, in_parts, size_of
 
 
 def made(chance: random.Random, depth: int = 0) -> Any:
@@ -52,7 +52,7 @@ def test_parts_are_small_and_hold_everything(seed: int) -> None:
     first = in_parts(body, 1)
     parts = [in_parts(body, number) for number in range(1, first.of + 1)]
     assert all(part.of == first.of and part.number == index + 1 for index, part in enumerate(parts))
-    assert all(size_of(part.body) <= MAX_RESULT_BYTES for part in parts)
+    assert all(size_of(part.body) <= READ_BYTES for part in parts)
     shown = [leaf for part in parts for leaf in leaves(part.body)]
     wanted: dict[str, int] = {}
     for leaf in leaves(body):
@@ -87,7 +87,7 @@ def test_fewer_items_are_asked_for_where_a_page_is_too_long() -> None:
     whole = size_of({"items": items, "next_page": None})
     count = fewer(items, whole, 50)
     assert count is not None
-    assert size_of({"items": items[:count], "next_page": "y" * 200}) <= PAGE_BYTES
+    assert size_of({"items": items[:count], "next_page": "y" * 200}) <= READ_BYTES
     assert fewer([{"name": "x" * 9000}], 9020, 50) is None
 
 

@@ -416,6 +416,27 @@ async def test_found_operations_and_pages_are_short(cluster: Administered, admin
             assert 1_000 < tokens(page) <= 1_500
 
 
+async def test_the_settings_of_a_broker_come_in_parts_and_the_changed_ones_first(
+    admin_url: str, mode: str
+) -> None:
+    """The first part took 1 816 tokens, in the order of the sections."""
+    with anyio.fail_after(60):
+        async with build_server(admin_url, profile="full") as server, Client(server, mode=mode) as client:
+            named: list[dict[str, Any]] = []
+            arguments: dict[str, Any] = {}
+            while True:
+                part = body(await client.call_tool("get_broker_config", arguments))
+                assert tokens(part) <= 1_500
+                named += part["settings"]
+                if "next" not in part["rest"]:
+                    break
+                arguments = part["rest"]["next"][0]["arguments"]
+            changed = [each["value"] != each["default"] for each in named]
+            assert changed == sorted(changed, reverse=True)
+            assert any(changed)
+            assert len({each["name"] for each in named}) == len(named) > 100
+
+
 def test_a_missing_tool_is_explained() -> None:
     assert "is listed" in explain("list_topics", Profile.DEFAULT, read_only=False)
     assert "plan_operation" in explain("delete_topic", Profile.DEFAULT, read_only=False)

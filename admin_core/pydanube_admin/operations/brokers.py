@@ -118,7 +118,7 @@ class SettingItem(Result):
 
 class BrokerConfig(Result):
     broker_id: str
-    settings: list[SettingItem]
+    settings: list[SettingItem]  # those that differ from their default first
 
 
 class LogsRequest(BrokerRequest):
@@ -384,9 +384,8 @@ async def describe_broker(context: Context, request: BrokerRequest) -> BrokerSta
 )
 async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfig:
     facts = await this_broker(context, request.broker_id)
-    return BrokerConfig(
-        broker_id=facts.broker_id, settings=[SettingItem.of(each) for each in await context.port.settings()]
-    )
+    found = sorted(await context.port.settings(), key=lambda each: each.value == each.default)
+    return BrokerConfig(broker_id=facts.broker_id, settings=[SettingItem.of(each) for each in found])
 
 
 @operation(
