@@ -176,6 +176,7 @@ class AdminCore:
         one_step: bool = False,
         read_only: bool = False,
         from_outside: bool = False,
+        is_part: bool = False,
     ) -> BaseModel | ClusterError:
         """Carry out one operation, and return its result or the error. Never raises.
 
@@ -190,6 +191,7 @@ class AdminCore:
                 planned, recorded and made in one call, unless `admin.compat_destructive` is off.
             read_only: refuse everything but reads, for a face that was started with --read-only.
             from_outside: refuse the faces of the broker's own calls, which no freeze covers.
+            is_part: another broker makes the call as a part of its own, and records that.
 
         After a cancellation, a change may have been made or not.
         """
@@ -205,6 +207,7 @@ class AdminCore:
                         one_step=one_step,
                         read_only=read_only,
                         from_outside=from_outside,
+                        is_part=is_part,
                     )
                 )
             return _with_unseen(result, unseen)
@@ -229,6 +232,7 @@ class AdminCore:
         one_step: bool,
         read_only: bool,
         from_outside: bool,
+        is_part: bool,
     ) -> BaseModel:
         if self._port is None:
             parse_call(name, arguments)
@@ -246,6 +250,7 @@ class AdminCore:
             executor=self.executor,
             audit=self.audit,
             lists=self._lists,
+            is_part=is_part,
         )
         self.audit.check_room()
         try:
@@ -369,6 +374,7 @@ class AdminCore:
                     plan_token=call.plan_token,
                     read_only=call.read_only,
                     from_outside=True,
+                    is_part=bool(relayed_by.get()) and call.HasField("within"),
                 )
             finally:
                 current_program.reset(before)

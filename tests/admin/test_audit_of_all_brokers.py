@@ -62,6 +62,16 @@ async def test_a_query_at_any_broker_has_the_records_of_all(cluster: SeveralBrok
         assert seqs == list(range(seqs[0], -1, -1)), "within a chain by sequence, from the last to the first"
 
 
+async def test_a_read_over_all_brokers_is_one_record(cluster: SeveralBrokers) -> None:
+    """Each broker that answered a part of it recorded a call of its own."""
+    first = cluster.brokers[1]
+    for operation in ("audit.verify", "audit.query"):
+        await ask(first, operation)
+    for operation in ("audit.query", "audit.verify"):
+        found = (await ask(cluster.brokers[2], "audit.query", operation=operation, effect="read"))["items"]
+        assert [each["broker_id"] for each in found] == [id_of(first)]
+
+
 async def test_chains_are_verified_each_for_itself_and_one_that_is_missing_is_named(
     cluster: SeveralBrokers,
 ) -> None:

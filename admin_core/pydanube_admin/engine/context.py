@@ -115,6 +115,7 @@ class Context:
     # forecast
     pinned: Mapping[str, Any] | None = None
     why: str = ""  # of a change, in the caller's words
+    is_part: bool = False  # of a call at another broker, which records the whole
     detached: Detachment | None = None  # no caller waits: the call's task is the answer
 
     @property
