@@ -96,8 +96,12 @@ def _answer(method: str) -> TypeAdapter[tuple[Any]]:
 ASK: Final = "peers."  # prefix of the name of a method that is called at another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0  # a replay or an export may take minutes
-# A broker that sends nothing for so long, and for as long again after a PING, hangs. A face waits for 10 s.
-KEEPALIVE_S: Final = 2.0
+# A broker that sends nothing for so long, and for as long again after a PING, hangs: an assistant waits for that once
+KEEPALIVE_S: Final = 1.0
+CONNECT_S: Final = 2 * KEEPALIVE_S  # the same for a broker that accepts a connection and sends nothing
+# Of a broker that hangs: how long its next connection may take, and how long calls fail without one
+AGAIN_CONNECT_S: Final = 0.5
+AGAIN_S: Final = 1.0
 TOPICS_NAMED: Final = 100  # topics of a broker that a list names
 SILENT_S: Final = 10.0  # how long a broker that did not answer is skipped: a task may make calls for hours
 
@@ -117,13 +121,13 @@ class Peers:
         self._port = port
         self._places = Places(port)
         self._asked = asked
-        self._channels: dict[str, OpsChannel] = {}
+        self._lines: dict[str, _Line] = {}
 
     async def aclose(self) -> None:
-        channels = list(self._channels.values())
-        self._channels.clear()
-        for channel in channels:
-            await channel.aclose()
+        lines = list(self._lines.values())
+        self._lines.clear()
+        for line in lines:
+            await line.channel.aclose()
 
     async def forwarded(self, call: Any) -> bytes | None:
         """Return the result of a `CallRequest` that another broker carries out, or None if this one does.
@@ -144,10 +148,21 @@ class Peers:
                 broker_id=broker.broker_id,
                 retry_after_ms=1000,
             )
-        request, channel = call.SerializeToString(), self._channel(broker.admin_url)
+        request, line = call.SerializeToString(), self._line(broker.admin_url)
+        began_s = anyio.current_time()
+        if line.hangs_until_s > began_s:
+            raise Unavailable(
+                f"{why} at {broker.admin_url}, as a moment ago",
+                broker_id=broker.broker_id,
+                retry_after_ms=1000,
+            )
 
         async def carried(sealed: bytes) -> bytes:
-            return await channel.carry(CARRIED_CALL, sealed, operation=call.operation, timeout_s=timeout_s)
+            answer = await line.channel.carry(
+                CARRIED_CALL, sealed, operation=call.operation, timeout_s=timeout_s
+            )
+            line.answered()
+            return answer
 
         sealed = self._port.sealed(broker.broker_id, request)
         try:
@@ -158,11 +173,12 @@ class Peers:
                     raise
             return await carried(self._port.sealed(broker.broker_id, request))
         except Unavailable as error:
-            if "tls" in error.details and self._channels.get(broker.admin_url) is channel:
-                del self._channels[broker.admin_url]  # the next call reads the certificates again
-                await channel.aclose()
+            if "tls" in error.details and self._lines.get(broker.admin_url) is line:
+                del self._lines[broker.admin_url]  # the next call reads the certificates again
+                await line.channel.aclose()
             elif error.details.get("url") != broker.admin_url:  # the error is the other broker's
                 raise
+            line.failed(anyio.current_time() - began_s)
             tls = error.details.get("tls")
             raise Unavailable(
                 f"{why} at {broker.admin_url}{'' if tls is None else f': {error.message}'}",
@@ -216,15 +232,35 @@ class Peers:
         given = arguments_of(method, arguments)
         return answer_to_json(method, await getattr(self._port, method)(**given))
 
-    def _channel(self, url: str) -> OpsChannel:
-        channel = self._channels.get(url)
-        if channel is None:
+    def _line(self, url: str) -> _Line:
+        line = self._lines.get(url)
+        if line is None:
             shown = self._port.peer_certificates
             tls = Tls(ca=shown.ca, cert=shown.cert, key=shown.key) if url.startswith("https") else None
-            channel = self._channels[url] = OpsChannel(
-                url, transport=Http2Transport(url, tls=tls, keepalive_s=KEEPALIVE_S)
-            )
-        return channel
+            line = self._lines[url] = _Line(Http2Transport(url, tls=tls, keepalive_s=KEEPALIVE_S))
+        return line
+
+
+class _Line:
+    """The connection to another broker. While that hangs, a call fails immediately, and one a second looks for it.
+
+    So the silence of a broker costs one call `CONNECT_S`, and each later one `AGAIN_CONNECT_S` at most.
+    """
+
+    def __init__(self, transport: Http2Transport) -> None:
+        self.channel = OpsChannel(transport.url, transport=transport)
+        self.hangs_until_s = 0.0  # by the loop's clock
+        self._transport = transport
+        self.answered()
+
+    def answered(self) -> None:
+        self.hangs_until_s, self._transport.connect_s = 0.0, CONNECT_S
+
+    def failed(self, waited_s: float) -> None:
+        """Note a failure. One that came at once, as of a broker that is stopped, costs nothing to repeat."""
+        if waited_s >= AGAIN_CONNECT_S / 2:
+            self.hangs_until_s = anyio.current_time() + AGAIN_S
+            self._transport.connect_s = AGAIN_CONNECT_S
 
 
 def unreadable(broker_id: str, operation: str) -> Unavailable:

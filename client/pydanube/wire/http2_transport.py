@@ -34,6 +34,7 @@ class Http2Transport:
         principal: str | None = None,
         keepalive_s: float | None = None,
     ) -> None:
+        self.connect_s = CONNECT_S  # how long the next connection may take
         self._keepalive_s = KEEPALIVE_S if keepalive_s is None else keepalive_s
         target, secure = parse_url(url)
         self._url = url
@@ -133,7 +134,7 @@ class Http2Transport:
             try:
                 link = await open_link(
                     self._url, self._host, self._port,
-                    tls=self._tls, patience_s=CONNECT_S, keepalive_s=self._keepalive_s,
+                    tls=self._tls, patience_s=self.connect_s, keepalive_s=self._keepalive_s,
                 )  # fmt: skip
             except Unavailable as error:
                 self._failed, self._failures = error, self._failures + 1
