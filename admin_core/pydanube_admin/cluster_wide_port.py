@@ -215,7 +215,7 @@ class ClusterWidePort:
         now_s = anyio.current_time()
         # A report does not change while its broker is gone
         self._known_gone = {
-            each: replace(gone, topics=missed[each])
+            each: replace(gone, topics=missed[each], tried=await self._port.dialed(each))
             for each, gone in self._known_gone.items()
             if each in missed
             and gone.gone_since_ms == self._port.gone_since_ms(each)
@@ -555,6 +555,7 @@ class ClusterWidePort:
 
         async def one(broker: BrokerAddress) -> None:
             request = call_request(operation, arguments[broker.broker_id], principal=principal, face=face)
+            request.within.operation = operation  # this broker records the call
             try:
                 answer = await self._peers.call(broker, request, timeout_s=timeout_s)
                 try:

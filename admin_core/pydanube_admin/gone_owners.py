@@ -15,8 +15,10 @@ from typing import Any, Final
 
 import anyio
 from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.diagnosis.causes.cluster import tried_of
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
 from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.facts import DialFacts
 from pydanube_core.refusals import gone_remedy
 from pydanube_core.units import counted, format_time, known_time
 
@@ -41,6 +43,7 @@ class GoneOwner:
     copies: bool = False  # whether its journal is copied into the object store
     silent: str | None = None  # it is registered, and why it does not answer
     unread: bool = False  # whether its last report or its journal record could not be read
+    tried: DialFacts | None = None  # the last attempt to reach it, None before the first one ended
 
     @property
     def why(self) -> str:
@@ -77,7 +80,7 @@ class GoneOwner:
 
     @property
     def _remedy(self) -> str:
-        return gone_remedy(self.broker_id, copied=self.copies, taken_over=self.taken_over)
+        return gone_remedy(self.broker_id, copied=self.copies, taken_over=self.taken_over, tried=self.tried)
 
     def sentence(self, topic: str) -> str:
         """Return the state of the topic, and the remedy."""
@@ -125,10 +128,15 @@ class GoneOwner:
             severity=Severity.CRITICAL,
             subject=subject,
             summary=self.sentence(topic),
-            evidence={"brokers": {self.broker_id: self.topics}, "topics": self.topics, **self.times}
+            evidence={
+                "brokers": {self.broker_id: self.topics},
+                "topics": self.topics,
+                **self.times,
+                **tried_of({self.broker_id: self.tried}),
+            }
             if self.silent is None
             else {"brokers": {self.broker_id: self.silent}},
-            unobservable=("whether it runs and does not reach the metadata store, or is gone for good",),
+            unobservable=("whether it comes back, or is gone for good",),
             next=self._next,
         )
         return Diagnosis(
@@ -147,6 +155,7 @@ async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
     if waiting is None:
         return None
     reported_ms: int | None = None
+    tried: DialFacts | None = None
     journals: dict[str, Mapping[str, Any]] = {}
     read = 0
 
@@ -162,8 +171,13 @@ async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
             journals.update(await port.journals())
             read += 1
 
+    async def dial() -> None:
+        nonlocal tried
+        tried = await port.dialed(broker_id)
+
     with anyio.move_on_after(STORES_S):
         async with anyio.create_task_group() as group:
+            group.start_soon(dial)
             group.start_soon(read_report)
             group.start_soon(read_journals)
     journal = journals.get(broker_id, {})
@@ -175,4 +189,5 @@ async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
         taken_over=journal.get("on_loss") == "take_over",
         copies=bool(journal.get("copies")),
         unread=read < 2,
+        tried=tried,
     )

@@ -30,6 +30,7 @@ from pydanube_core.facts import (
     CreatedTopicFacts,
     CursorDifference,
     DataChangesTaken,
+    DialFacts,
     EventFacts,
     Grace,
     LogLine,
@@ -262,6 +263,9 @@ class MetadataPort(Protocol):
 
     def gone_since_ms(self, broker_id: str) -> int | None:
         """Return when this broker saw the registration of another one end, or None."""
+
+    async def dialed(self, broker_id: str) -> DialFacts | None:
+        """Return the last attempt of this broker to reach another one that is not registered. None: the first has not ended."""
 
     async def reported_at_ms(self, broker_id: str) -> int | None:
         """Return when a broker last reported the ends of its topics, None if it never did."""

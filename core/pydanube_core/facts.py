@@ -482,6 +482,27 @@ class BrokerAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DialFacts:
+    """An attempt to reach a broker that is not registered, at its last address."""
+
+    address: str | None  # None: not known, because the dialing broker started after it had gone
+    failure: str | None  # None: a server answers there
+
+    @property
+    def answers(self) -> bool:
+        return self.address is not None and self.failure is None
+
+    @property
+    def sentence(self) -> str:
+        """Return what was tried, and with what result."""
+        if self.address is None:
+            return "Its address is not known here, because this broker started after it had gone"
+        if self.failure is None:
+            return f"A server answers at its address {self.address}, so it may run and not reach the metadata store"
+        return f"Nothing answers at its address {self.address} ({self.failure})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCertificates:
     """Paths of PEM files: the authority of other brokers' certificates (None: the system's), and a broker's own."""
 

@@ -19,26 +19,31 @@ from pydanube_core.errors import (
     PermissionDenied,
     SubscriptionNotFound,
 )
+from pydanube_core.facts import DialFacts
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
 SHOWN_NAMES: Final = 20  # maximum of existing names in an error
 
 
-def gone_remedy(broker_id: str, *, copied: bool = False, taken_over: bool = False) -> str:
+def gone_remedy(
+    broker_id: str, *, copied: bool = False, taken_over: bool = False, tried: DialFacts | None = None
+) -> str:
     """Return what to do about a broker that is not registered and does not answer, while topics wait for it.
 
     `copied`: its journal is copied into the object store. `taken_over`: others take over its topics from there.
+    `tried`: the last attempt to reach it, None before the first.
     """
     begin = copy = ""
+    dialed = "" if tried is None else f"{tried.sentence}. "
     if copied and taken_over:
         begin = "Other brokers take its topics over from the copy of its journal: try again in a moment. If they do not: "
     elif copied:
         copy = " Its journal is copied into the object store: danube topics take-over has another broker serve a topic."
-    return (
-        f"{begin}Start it again on its data directory, and nothing is lost.{copy} If that is gone for good: "
-        f"danube brokers remove {broker_id}"
-    )
+    start = "Start it again on its data directory, and nothing is lost."
+    if tried is not None and tried.answers:
+        start = f"Look at its log before you stop it. {start}"
+    return f"{dialed}{begin}{start}{copy} If that is gone for good: danube brokers remove {broker_id}"
 
 
 def audit_is_kept(topic: str) -> PermissionDenied:

@@ -216,6 +216,12 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         while not (down := await _findings(cluster.brokers[1], "owner_down")):  # noqa: ASYNC110
             await anyio.sleep(0.1)
     assert down[0]["evidence"]["topics"] == len(lost)
+    with anyio.fail_after(60):
+        while "tried" not in down[0]["evidence"]:
+            down = await _findings(cluster.brokers[1], "owner_down")
+    (tried,) = down[0]["evidence"]["tried"].values()
+    assert tried["failure"]
+    assert f"Nothing answers at its address {tried['address']}" in down[0]["summary"]
     assert item["heard_s_ago"] >= 0
     pages = [await ask(cluster.brokers[1], "topics.list", filter=topic) for topic in TOPICS]
     named = [each["topics"] for page in pages for each in page["not_seen"] if "topics" in each]
@@ -244,6 +250,7 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         assert (told["broker_id"], told["state"]) == (gone_id, "gone")
         assert told["topics"] >= len(lost), "its own audit may wait for it too"
         assert told.get("topic") == arguments.get("topic")
+        assert "Nothing answers at its address" in caught.value.message
         assert "on its data directory" in caught.value.message
         assert [each["operation"] for each in caught.value.next] == ["brokers.list", "brokers.remove"]
 

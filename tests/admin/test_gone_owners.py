@@ -11,7 +11,7 @@ from pydanube_admin.cluster_wide_port import ClusterWidePort
 from pydanube_admin.gone_owners import GoneOwner, gone_owner
 from pydanube_admin.peers import Peers
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.facts import BrokerAddress
+from pydanube_core.facts import BrokerAddress, DialFacts
 
 TAKE_OVER = "topics take-over"
 
@@ -36,6 +36,33 @@ def test_the_remedy_fits_what_the_brokers_do_by_themselves(
     assert gone.diagnosis("/default/t", {"topic": "/default/t"}).findings[0].summary == gone.sentence(
         "/default/t"
     )
+
+
+@pytest.mark.parametrize(
+    ("tried", "said", "unsaid"),
+    [
+        (None, "Start it again", "address"),
+        (
+            DialFacts(address="http://b:2", failure="Connection refused"),
+            "Nothing answers at its address http://b:2 (Con",
+            "log",
+        ),
+        (
+            DialFacts(address="http://b:2", failure=None),
+            "A server answers at its address http://b:2",
+            "Nothing answers",
+        ),
+        (DialFacts(address=None, failure=None), "Its address is not known here", "answers at"),
+    ],
+)
+def test_the_remedy_says_what_was_tried_before(tried: DialFacts | None, said: str, unsaid: str) -> None:
+    gone = GoneOwner(broker_id="7", topics=3, tried=tried)
+    (finding,) = gone.diagnosis("/default/t", {}).findings
+    for told in (gone.error("/default/t").message, finding.summary):
+        assert said in told
+        assert unsaid not in told
+        assert tried is None or told.index(said) < told.index("Start it again")
+    assert ("tried" in finding.evidence) is (tried is not None)
 
 
 def test_of_a_gone_broker_without_topics_it_is_said_that_its_audit_waits() -> None:
@@ -69,6 +96,9 @@ class PortWithSlowStore:
 
     def gone_since_ms(self, broker_id: str) -> int | None:
         return self.gone_since
+
+    async def dialed(self, broker_id: str) -> DialFacts | None:
+        return DialFacts(address="http://b:2", failure="Connection refused")
 
 
 @pytest.mark.anyio

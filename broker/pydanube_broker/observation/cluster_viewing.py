@@ -12,6 +12,7 @@ from pydanube_core.facts import MoveFacts
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import BrokerState
+from pydanube_broker.relay.gone_dials import GoneDials
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.status.health import Health
 from pydanube_broker.tier.journal_chain import JournalChain
@@ -30,13 +31,20 @@ class ClusterViewing:
     """Makes the view of the cluster, and records since when each condition holds. Single user: the loop."""
 
     def __init__(
-        self, registry: Registry, health: Health, tier: Tier, chain: JournalChain, told: BalanceResult
+        self,
+        registry: Registry,
+        health: Health,
+        tier: Tier,
+        chain: JournalChain,
+        told: BalanceResult,
+        dials: GoneDials | None,
     ) -> None:
         self._registry = registry
         self._health = health
         self._tier = tier
         self._chain = chain
         self._told = told
+        self._dials = dials  # None for a lone broker
         self._since: dict[str, int] = {}
         self._drain: tuple[int, tuple[MoveFacts, ...]] | None = None  # topics and moves at the last progress
         self._drain_moved_ms = 0
@@ -52,6 +60,12 @@ class ClusterViewing:
         draining = me is not None and me.state is BrokerState.DRAINING
         hold = self._tier.hold
         refused = not hold.held and hold.code == "TIER_NOT_SHARED" and hold.reason is not None
+        absent = (
+            {broker: topics for broker, topics in coordinator.absent_owners().items() if topics}
+            if error is None
+            else {}
+        )
+        dials = {each: self._dials.last(each) for each in absent} if self._dials is not None else {}
         return ClusterView(
             members=tuple(
                 MemberView(broker_id=each.broker_id, state=each.state.value, software=each.software)
@@ -59,9 +73,8 @@ class ClusterViewing:
             ),
             leader=None if leader is None else leader.broker_id,
             leaderless_since_ms=self._begun("leaderless", now_ms, holds=leader is None),
-            absent={str(broker): topics for broker, topics in coordinator.absent_owners().items() if topics}
-            if error is None
-            else {},
+            absent={str(broker): topics for broker, topics in absent.items()},
+            tried={str(broker): dial for broker, dial in dials.items() if dial is not None},
             silent={  # a broker that is not registered any more is `absent`
                 each: why
                 for each, why in self._told.silent.items()

@@ -10,6 +10,7 @@ from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal
 from pydanube_broker.links.links import ClusterLinks
 from pydanube_broker.observation.cluster_viewing import BalanceResult
+from pydanube_broker.relay.relay import Relay
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.health import Health
@@ -29,6 +30,7 @@ class Observed(Protocol):
     health: Health
     metrics: BrokerMetrics
     links: ClusterLinks
+    relay: Relay | None  # None for a lone broker
     data_dir: DataDir
     settings: Settings
     told: BalanceResult

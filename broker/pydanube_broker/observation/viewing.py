@@ -57,7 +57,12 @@ class Viewer:
         self._observed = observed
         self._sampler = sampler
         self._cluster = ClusterViewing(
-            observed.registry, observed.health, observed.tier, observed.chain, observed.told
+            observed.registry,
+            observed.health,
+            observed.tier,
+            observed.chain,
+            observed.told,
+            None if observed.relay is None else observed.relay.dials,
         )
 
     # -- subscriptions ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pydanube_core.errors import Fenced, Unavailable
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
+    DialFacts,
     PeerCertificates,
     Reason,
     RemovalFacts,
@@ -22,7 +23,9 @@ from pydanube_core.facts import (
     TopicAtStop,
 )
 from pydanube_core.names import TopicName
+from pydanube_core.refusals import gone_remedy
 from pydanube_core.security.identity import current_identity
+from pydanube_core.units import counted
 
 from pydanube_broker.chain import ChainStatistics
 from pydanube_broker.cluster.ids import BrokerId, broker_number
@@ -76,11 +79,12 @@ class BrokersPart:
         ownership = self._broker.ownership
         if not ownership.several or self._broker.health.metadata_away is not None:
             return ()
+        dials = None if self._broker.relay is None else self._broker.relay.dials
         found = [
             Reason(
                 code="OWNER_DOWN",
-                message=f"broker {broker_id} is not registered, and {topics} topics wait for it: start it again on its data "
-                "directory, and nothing of them is lost. If that is gone for good: danube brokers remove",
+                message=f"broker {broker_id} is not registered, and {counted(topics, 'topic waits', 'topics wait')} for it. "
+                + gone_remedy(str(broker_id), tried=None if dials is None else dials.last(broker_id)),
             )
             for broker_id, topics in sorted(ownership.coordinator.absent_owners().items())
             if topics
@@ -295,6 +299,10 @@ class BrokersPart:
 
     def gone_since_ms(self, broker_id: str) -> int | None:
         return self._broker.ownership.coordinator.gone_since_ms(broker_number(broker_id))
+
+    async def dialed(self, broker_id: str) -> DialFacts | None:
+        relay = self._broker.relay
+        return None if relay is None else await relay.dials.first(broker_number(broker_id))
 
     async def reported_at_ms(self, broker_id: str) -> int | None:
         return await self._broker.moves.removals().reported_at_ms(broker_number(broker_id))

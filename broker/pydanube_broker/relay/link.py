@@ -110,7 +110,8 @@ class Link(Http2Link):
                 )
                 await self.greeting
         except TimeoutError:
-            self.abort(f"no answer within {CONNECT_S:g} s")
+            accepts = "it accepts the connection, and sends nothing: " if self._transport is not None else ""
+            self.abort(f"{accepts}no answer within {CONNECT_S:g} s")
         except ssl.SSLCertVerificationError as error:
             self.abort(f"its certificate is not accepted: {error.verify_message}")
         except OSError as error:
@@ -195,6 +196,15 @@ class Links:
                 link.ask(headers, request, call)
 
         self.reach(call.url, go)
+
+    async def dial(self, url: str) -> str | None:
+        """Open a connection and close it again. Return why it failed, or None if a broker answers there."""
+        link = Link(url, asyncio.get_running_loop())
+        await link.connect(self._tls)
+        if not link.usable:
+            return link.reason
+        link.close("")
+        return None
 
     async def _connect(self, url: str) -> None:
         link = Link(url, asyncio.get_running_loop())

@@ -32,6 +32,7 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.keys import number_in_key
 from pydanube_broker.relay.decision import Handling, TopicPlace, decide
+from pydanube_broker.relay.gone_dials import GoneDials
 from pydanube_broker.relay.link import Link, Links, request_head
 from pydanube_broker.relay.membership import TOPIC, Membership, cluster_secret
 from pydanube_broker.relay.relayed_call import BothWays, ManyAnswers, OneAnswer, RelayedCall
@@ -56,10 +57,11 @@ _SHOWN: Final = frozenset({"token", "jwt", "none"})
 class Relay:
     """See the module and `rpc.hot.CallRelay`. Single user: the loop."""
 
-    def __init__(self, registry: Registry, links: Links, *, streams: bool) -> None:
+    def __init__(self, registry: Registry, links: Links, dials: GoneDials, *, streams: bool) -> None:
         self.membership: Membership | None = None  # None until the metadata was read: nothing is carried
         self._registry = registry
         self.links = links
+        self.dials = dials
         self._streams = streams  # whether streams of the SDK are carried
         self._open: WeakSet[ManyAnswers] = WeakSet()  # streams of answers that were taken over
         self._away = False  # set when this broker leaves: clients must look for the owners
@@ -311,7 +313,8 @@ def open_relay(
     if not registry.ownership.several:
         return None
     links = Links(spawn, lambda: client_context(settings.tls))
-    return Relay(registry, links, streams=settings.server.connect_url is not None)
+    dials = GoneDials(lambda: registry.ownership.coordinator, links, spawn)
+    return Relay(registry, links, dials, streams=settings.server.connect_url is not None)
 
 
 async def join(relay: Relay | None, store: MetadataStore, stack: AsyncExitStack) -> None:

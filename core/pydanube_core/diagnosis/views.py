@@ -16,7 +16,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import RuleArea
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
-from pydanube_core.facts import ConsumerFacts, FailedMoveFacts, MoveFacts, SetAside
+from pydanube_core.facts import ConsumerFacts, DialFacts, FailedMoveFacts, MoveFacts, SetAside
 from pydanube_core.security.credential import Credential
 
 BURST_TIMES: Final = 3.0  # the typical part of the window
@@ -392,6 +392,7 @@ class ClusterView:
     leaderless_since_ms: int | None = None
     # Owners that are not registered → topics that wait
     absent: Mapping[str, int] = field(default_factory=dict)
+    tried: Mapping[str, DialFacts] = field(default_factory=dict)  # the last attempts to reach those
     silent: Mapping[str, str] = field(default_factory=dict)  # registered, and did not answer → why
     moves: tuple[MoveFacts, ...] = ()
     failed_moves: tuple[FailedMoveFacts, ...] = ()

@@ -13,7 +13,7 @@ from pydanube_core.diagnosis.findings import Rule, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import RULES, check_view
 from pydanube_core.diagnosis.views import BrokerView, ClusterView, CopyView, MemberView, TakenOverView
-from pydanube_core.facts import FailedMoveFacts, MoveFacts
+from pydanube_core.facts import DialFacts, FailedMoveFacts, MoveFacts
 
 from tests.core.diagnosis.test_rules import BROKER
 
@@ -60,7 +60,10 @@ def failed(age_ms: int) -> FailedMoveFacts:
 
 
 HOLDS: dict[str, dict[str, Any]] = {
-    "owner_down": {"absent": {"2": 7, "3": 1}},
+    "owner_down": {
+        "absent": {"2": 7, "3": 1},
+        "tried": {"2": DialFacts(address="http://b:2", failure="Connection refused")},
+    },
     "broker_unreachable": {"silent": {"2": "broker 2 does not answer at http://b:2"}},
     "no_leader": {"leader": None, "leaderless_since_ms": NOW - 5000},
     "versions_differ": {
@@ -95,6 +98,16 @@ def test_rule_holds_on_what_it_is_for_and_names_the_next_call(rule: str) -> None
     assert found[0].severity.word == declared.severity
     # Of a broker that is gone, the subject is that one, not the broker that misses it
     assert found[0].subject == {"broker_id": "2" if rule == "owner_down" else BROKER.broker_id}
+
+
+def test_a_missing_owner_is_tried_before_its_start_is_proposed() -> None:
+    (found,) = findings(**HOLDS["owner_down"])
+    tried = "Nothing answers at its address http://b:2 (Connection refused). Start it again"
+    assert tried in found.summary
+    assert found.evidence["tried"] == {"2": {"address": "http://b:2", "failure": "Connection refused"}}
+    (found,) = findings(absent={"2": 7}, tried={"2": DialFacts(address="http://b:2", failure=None)})
+    assert "A server answers at its address http://b:2" in found.summary
+    assert "Look at its log before you stop it" in found.summary
 
 
 def test_topics_that_wait_for_the_store_since_a_start_are_counted_with_the_reason() -> None:

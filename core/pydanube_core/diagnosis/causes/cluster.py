@@ -6,15 +6,17 @@ leader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
-from typing import Final
+from typing import Any, Final
 
 from pydanube_core.balance import BalanceVerdict, Resource
 from pydanube_core.diagnosis.findings import BrokerRule, Finding, NextCall, Outcome, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView, ClusterView, ago_s
+from pydanube_core.facts import DialFacts
 from pydanube_core.names import TopicName
+from pydanube_core.refusals import gone_remedy
 from pydanube_core.units import counted
 
 STILL_MS: Final = 60_000  # after it, the leader takes a step of a move itself
@@ -45,13 +47,25 @@ def _brokers(names: Iterable[str], one: str = ", which is", more: str = ", which
     return f"broker {shown}{one}" if len(ids) == 1 else f"brokers {shown}{more}"
 
 
+def tried_of(dials: Mapping[str, DialFacts | None]) -> dict[str, Any]:
+    """Return the evidence of attempts to reach brokers."""
+    known = sorted((each, dial) for each, dial in dials.items() if dial is not None)
+    tried = {each: {"address": dial.address, "failure": dial.failure} for each, dial in known[:SHOWN]}
+    return {"tried": tried} if tried else {}
+
+
 @partial(
     BrokerRule,
     severity="critical",
     holds="a broker that owns reliable topics is not registered",
-    evidence={"brokers": "id → how many topics wait for it", "topics": "all of them"},
-    unobservable=("whether it runs and does not reach the metadata store, or is gone",),
-    helps="start it again on its data directory, and nothing of its topics is lost. `brokers.remove` if that is gone for good",
+    evidence={
+        "brokers": "id → how many topics wait for it",
+        "topics": "all of them",
+        "tried": "id → {address, failure}: the last attempt to reach it. failure null: a server answers there",
+    },
+    unobservable=("whether it comes back, or is gone for good",),
+    helps="look at its log if a server answers at its address, else start it again on its data directory, and nothing of "
+    "its topics is lost. `brokers.remove` if that is gone for good",
     many="brokers miss another one",
     of_cluster=True,
 )
@@ -60,17 +74,22 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.absent:
         return "every owner of a topic is registered"
     topics = sum(cluster.absent.values())
+    first = min(cluster.absent)
     return Finding(
         severity=Severity.CRITICAL,
-        summary=f"{counted(topics, 'topic waits', 'topics wait')} for {_brokers(cluster.absent)} not registered: start it again on its data "
-        "directory, or remove it if that is gone for good",
-        subject={"broker_id": min(cluster.absent)},
-        evidence={"brokers": dict(sorted(cluster.absent.items())[:SHOWN]), "topics": topics},
+        summary=f"{counted(topics, 'topic waits', 'topics wait')} for {_brokers(cluster.absent)} not registered. "
+        + gone_remedy(first, tried=cluster.tried.get(first)),
+        subject={"broker_id": first},
+        evidence={
+            "brokers": dict(sorted(cluster.absent.items())[:SHOWN]),
+            "topics": topics,
+            **tried_of(cluster.tried),
+        },
         next=(
             _BROKERS,
             NextCall(
                 "brokers.remove",
-                {"broker_id": min(cluster.absent)},
+                {"broker_id": first},
                 "its plan shows which topics wait and the loss. Apply it only if the data directory is gone for good",
             ),
         ),
