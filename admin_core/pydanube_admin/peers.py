@@ -152,7 +152,7 @@ class Peers:
         began_s = anyio.current_time()
         if line.hangs_until_s > began_s:
             raise Unavailable(
-                f"{why} at {broker.admin_url}, as a moment ago",
+                f"{why} at {broker.admin_url} (tried less than a second ago)",
                 broker_id=broker.broker_id,
                 retry_after_ms=1000,
             )
