@@ -73,7 +73,8 @@ from pydanube_broker.serving.unused_topics import UnusedTopics
 from pydanube_broker.settings.advertised import advertised_url
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.health import Health
-from pydanube_broker.telemetry import Events, TelemetryWriter, hash_of, machine_of
+from pydanube_broker.telemetry.events import Events, hash_of
+from pydanube_broker.telemetry.writer import TelemetryWriter, machine_of
 from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.lease_hold import LeaseHold

@@ -38,7 +38,7 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.status.health import Health
 from pydanube_broker.status.log import LogRing
 from pydanube_broker.status.metrics import BrokerMetrics
-from pydanube_broker.telemetry import TelemetryWriter
+from pydanube_broker.telemetry.writer import TelemetryWriter
 from pydanube_broker.tenants.processor import ProcessorBudget
 from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_broker.tier.journal_chain import JournalChain

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -171,6 +173,16 @@ async def test_starts_of_a_broker_and_alerts_before_its_last_one_are_read_back(t
 async def test_without_telemetry_it_is_said_that_the_past_is_not_known(cluster: Administered) -> None:
     [why] = (await cluster("changes.list", since="1h"))["unknown"]
     assert "telemetry" in why
+
+
+async def test_a_change_of_this_very_moment_is_listed(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing = SimpleNamespace(time_ns=lambda now=time.time_ns(): now)
+    monkeypatch.setattr("pydanube_broker.wall_clock.time", standing)
+    await cluster("topics.create", topic="orders")
+    made = [each["operation"] for each in (await cluster("changes.list", since="1h"))["items"]]
+    assert made.count("topics.create") == 1
 
 
 async def test_a_time_that_ends_before_it_begins_is_refused(cluster: Administered) -> None:

@@ -40,6 +40,7 @@ MOST_ITEMS: Final = 20  # without a limit
 #: of their JSON, which with the rest of the answer is less than 1 500 tokens for a model
 MOST_BYTES: Final = 5_200
 MOST_PLACED: Final = 200  # topics with alerts whose owners are looked up
+CLOCK_AHEAD_MS: Final = 60_000  # without `until`, changes of brokers whose clock is ahead are listed too
 MOST_LOOKED_AT: Final = 2_000  # audit records of changes for one answer
 MOST_FINDINGS: Final = 5  # after one change
 # Rounds of telemetry between a broker's loss and its record, which the next one writes
@@ -140,7 +141,7 @@ class WhatChanged(Result):
 async def list_changes(context: Context, request: WhatChangedRequest) -> WhatChanged:
     now_ms = context.now_ms()
     since_ms = parse_moment_ms(request.since, now_ms=now_ms, field="since")
-    until_ms = now_ms
+    until_ms = now_ms + CLOCK_AHEAD_MS
     if request.until is not None:
         until_ms = parse_moment_ms(request.until, now_ms=now_ms, field="until")
         check_period(since_ms, until_ms, given=request.until, field="until", begin="since")

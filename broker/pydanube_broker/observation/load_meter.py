@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pydanube_core.balance import Resource
 from pydanube_core.observation import BrokerSample, HeadSample, Round
 
-from pydanube_broker.telemetry import usable_cpus
+from pydanube_broker.telemetry.writer import usable_cpus
 
 MOST_TOPICS: Final = 500  # reported of one broker, those with the most traffic
 

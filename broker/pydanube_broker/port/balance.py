@@ -12,7 +12,7 @@ from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_broker.observation.load_meter import TopicRate
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
-from pydanube_broker.telemetry import usable_cpus
+from pydanube_broker.telemetry.writer import usable_cpus
 from pydanube_broker.topics.topic import now_ms
 
 NEVER_S: Final = 1e9  # the age of a sample that was not taken

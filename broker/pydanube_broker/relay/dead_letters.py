@@ -21,6 +21,7 @@ from pydanube_core.errors import (
     InvalidArgument,
     NoOwner,
     NotOwner,
+    TopicNotFound,
 )
 from pydanube_core.grpc_wire import frame
 from pydanube_core.names import TopicName
@@ -148,7 +149,7 @@ class RelayedDeadLetters:
         """Append copies to a concrete topic. The future gives the first copy's offset once they are on stable storage.
 
         If another broker owns the topic, they are stored on return, so that batches stay in order. A topic that is
-        moving is waited for, up to `_ON_ITS_WAY_S`.
+        moving, or that its owner does not know yet, is waited for, up to `_ON_ITS_WAY_S`.
 
         Raises:
             NotOwner, NoOwner: the topic is still moving, and nothing was appended. Unavailable, and the errors of
@@ -163,8 +164,10 @@ class RelayedDeadLetters:
                 committed = loop.create_future()
                 committed.set_result(await self._append_elsewhere(name, batch))
                 return committed
-            except (NotOwner, NoOwner):
-                if loop.time() > deadline_s:
+            except (NotOwner, NoOwner, TopicNotFound) as error:
+                # A new owner may learn later than this broker that the topic was created.
+                known = self._registry.catalog.index.find_topic(name) is not None
+                if loop.time() > deadline_s or (isinstance(error, TopicNotFound) and not known):
                     raise
                 await asyncio.sleep(_AGAIN_S)
 

@@ -1,6 +1,4 @@
-"""The broker's records of itself: rounds of the sampler to Parquet in the object store."""
+"""The broker's records of itself: rounds of the sampler to Parquet in the object store.
 
-from pydanube_broker.telemetry.events import Events, hash_of
-from pydanube_broker.telemetry.writer import TelemetryWriter, machine_of, usable_cpus
-
-__all__ = ["Events", "TelemetryWriter", "hash_of", "machine_of", "usable_cpus"]
+No names here: the tier's process imports `work` alone, and each start of a broker pays for what comes with it.
+"""

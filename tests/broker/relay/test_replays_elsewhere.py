@@ -9,7 +9,7 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.topics.replay import Replay
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, TopicNotFound
 from pydanube_core.names import TopicName
 
 from tests.broker.moves.test_moves_between_brokers import move
@@ -68,6 +68,26 @@ async def test_a_replay_makes_its_topic_wherever_that_comes_to_be(cluster: Sever
         )
         assert (found["messages"], found["last_offset"]) == (1, 0)
     assert {cluster.owner(f"n{number}").broker_url for number in range(6)} != {origin.broker_url}
+
+
+async def test_a_replay_waits_for_an_owner_that_does_not_know_the_new_topic_yet(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, target = cluster.brokers[1], cluster.brokers[2]
+    await fill(origin, cluster)
+    await create(target, cluster, "copy")
+    known, asked = target.registry.known, []
+
+    def late(name: TopicName) -> Any:
+        asked.append(name)
+        if len(asked) == 1:
+            raise TopicNotFound(f"topic {name} does not exist")
+        return known(name)
+
+    monkeypatch.setattr(target.registry, "known", late)
+    (found,) = await origin.port.replay_topic("origin", ranges=WHOLE, to="copy")
+    assert (found["messages"], found["last_offset"]) == (COUNT, COUNT - 1)
+    await assert_all_there(cluster.brokers[3])
 
 
 async def test_a_replay_follows_its_target_to_another_broker(

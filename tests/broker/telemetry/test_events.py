@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_broker.telemetry import Events, TelemetryWriter, hash_of
+from pydanube_broker.telemetry.events import Events, hash_of
 from pydanube_broker.telemetry.rows import Machine, Row
+from pydanube_broker.telemetry.writer import TelemetryWriter
 from pydanube_broker.tier.process import URGENT, nice_of
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
