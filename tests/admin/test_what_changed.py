@@ -178,8 +178,8 @@ async def test_without_telemetry_it_is_said_that_the_past_is_not_known(cluster: 
 async def test_a_change_of_this_very_moment_is_listed(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standing = SimpleNamespace(time_ns=lambda now=time.time_ns(): now)
-    monkeypatch.setattr("pydanube_broker.wall_clock.time", standing)
+    standing = time.time_ns()
+    monkeypatch.setattr("pydanube_broker.wall_clock.time", SimpleNamespace(time_ns=lambda: standing))
     await cluster("topics.create", topic="orders")
     made = [each["operation"] for each in (await cluster("changes.list", since="1h"))["items"]]
     assert made.count("topics.create") == 1
