@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +17,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.epochs import epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.moves.move import LeaderView, Witnesses, leaders_change, transaction
 
 log = logging.getLogger("pydanube.cluster")
@@ -50,6 +52,8 @@ class MoveLeader:
         self._store = store
         self._leadership = leadership
         self._now_ms = now_ms
+        # Topics that each broker was assigned and has not opened yet. It opens them one after the other.
+        self._unopened: Counter[BrokerId] = Counter()
         # Per topic: the assignment and its target's progress, and when both were first seen.
         self._since: dict[TopicId, tuple[object, int]] = {}
 
@@ -64,6 +68,7 @@ class MoveLeader:
             StoreUnavailable: the remaining topics wait for the next call.
         """
         places = list(places)
+        self._unopened = Counter(place.broker_id for place in places if place.stage is Stage.ASSIGNED)
         since = {place.topic_id: self._since.get(place.topic_id) for place in places}
         self._since = {topic_id: found for topic_id, found in since.items() if found is not None}
         for place in places:
@@ -120,7 +125,8 @@ class MoveLeader:
 
     def _view(self, now: Assignment, brokers: Brokers, last_epoch: Epoch) -> LeaderView:
         target = now.next_owner
-        progress = now, brokers.progress.get((target, now.topic_id), brokers.copied.get(target, 0))
+        copied = brokers.progress.get((target, now.topic_id), brokers.copied.get(target, 0))
+        progress = now, copied, self._unopened[target] if now.stage is Stage.ASSIGNED else None
         since = self._since.get(now.topic_id)
         if since is None or since[0] != progress:
             since = self._since[now.topic_id] = (progress, self._now_ms())

@@ -1,7 +1,8 @@
-"""The leader cancels a move whose topic makes no progress, whatever else its target copies."""
+"""The leader cancels a move whose topic makes no progress, whatever else its target copies. An heir has to open topics."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.membership import Progress
-from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.cluster.move_record import MoveRecord, Stage
 from pydanube_broker.moves.move import PATIENCE_MS, begin
 from pydanube_broker.moves.move_leader import Brokers, MoveLeader
 from pydanube_core.names import TopicName
@@ -32,7 +33,9 @@ class Looks:
         self._leader = MoveLeader(store, leadership, now_ms=lambda: self._now_ms)
         self.reads = 0
 
-    async def look(self, copied: int, progress: dict[TopicId, Progress]) -> None:
+    async def look(
+        self, copied: int, progress: dict[TopicId, Progress], topics: Sequence[TopicId] = (STUCK, QUEUED)
+    ) -> None:
         self._now_ms += 10_000
         alive = {ONE: Incarnation(1), TWO: Incarnation(1)}
         brokers = Brokers(
@@ -41,7 +44,7 @@ class Looks:
             copied={TWO: copied},
             progress={(TWO, topic_id): each for topic_id, each in progress.items()},
         )
-        places = [await self.place(STUCK), await self.place(QUEUED)]
+        places = [await self.place(topic_id) for topic_id in topics]
         await self._leader.look_after([each for each in places if each.stage is not Stage.SERVING], brokers)
 
     async def place(self, topic_id: TopicId) -> Assignment:
@@ -88,3 +91,39 @@ async def test_a_target_that_copies_nothing_at_all_loses_every_move(looks: Looks
     for _ in range(PATIENCE_MS // 10_000 + 1):
         await looks.look(0, {})
     assert (await looks.place(STUCK)).stage is (await looks.place(QUEUED)).stage is Stage.SERVING
+
+
+async def opening(store: MemoryStore, count: int) -> list[TopicId]:
+    """Assign so many topics of a lost owner to broker 2, which has opened none yet. Return them."""
+    topics = [TopicId(100 + n) for n in range(count)]
+    for topic_id in topics:
+        assigned = Assignment(
+            topic_id=topic_id,
+            topic=TopicName("default", f"t{topic_id}"),
+            broker_id=TWO,
+            incarnation=Incarnation(1),
+            epoch=Epoch(3),
+            stage=Stage.ASSIGNED,
+            sealed_epoch=2,
+            move=MoveRecord(source="9", target=str(TWO), begun_at_ms=1, from_store=True),
+        )
+        await store.transact([Put(keys.assignment_key(topic_id), assigned.to_json())])
+    return topics
+
+
+async def test_an_heir_keeps_its_topics_as_long_as_it_opens_one_of_them_now_and_then(
+    looks: Looks, store: MemoryStore
+) -> None:
+    waiting = await opening(store, 4)
+    while len(waiting) > 1:
+        for _ in range(PATIENCE_MS // 10_000 - 1):
+            await looks.look(0, {}, waiting)
+        opened = await looks.place(waiting.pop(0))
+        served = replace(opened, stage=Stage.SERVING, move=None)
+        await store.transact([Put(keys.assignment_key(opened.topic_id), served.to_json())])
+        assert [(await looks.place(each)).broker_id for each in waiting] == [TWO] * len(waiting)
+    for _ in range(PATIENCE_MS // 10_000 + 1):
+        await looks.look(0, {}, waiting)
+    assert (await looks.place(waiting[0])).broker_id == ONE, (
+        "an heir that opens nothing any more loses the rest"
+    )
