@@ -12,7 +12,15 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio import to_thread
+from pydanube_admin.remote import OpsClient
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
+from pydanube_broker.cluster.move_record import ChainRange
+from pydanube_broker.moves.move import assign, take_away
 from pydanube_core.errors import ClusterError
+from pydanube_storage.metadata import Put, Revision, read_all
+from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from tests.cluster import test_losses_under_load as losses
 from tests.cluster import test_stored_topics as stored_topics
@@ -22,6 +30,7 @@ from tests.cluster.test_faults_under_load import KEYS, ORDERS, under_load
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.cluster.test_take_over import planned
 from tests.support.broker_process import BrokerDied, BrokerProcess
+from tests.support.etcd import EtcdMembers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(1800)]
@@ -126,3 +135,49 @@ def test_directory_of_a_lone_broker_with_stored_topics_refuses_the_release_befor
     with BrokerProcess(tmp_path / "again", data_dir=data_dir) as broker:
         found = broker.json_command("topics", "describe", "payments")
         assert (found["durability"], found["messages"]) == ("stored", 2)
+
+
+async def test_leader_of_the_release_before_leaves_a_topic_that_waits_for_its_heir_with_the_chain(
+    tmp_path: Path,
+) -> None:
+    shared = {"DANUBE_TIER__URL": str(tmp_path / "objects")}
+    with (
+        EtcdMembers(tmp_path / "etcd") as etcd,
+        BrokerProcess(
+            tmp_path / "old-broker",
+            arguments=["--metadata", etcd.url("/cluster")],
+            environment=shared,
+            face="broker",
+            program=old_program(tmp_path),
+        ) as old,
+    ):
+        address = EtcdAddress.parse(etcd.url("/cluster"))
+        async with OpsClient(old.admin) as ops, EtcdStore(EtcdOptions(address=address)) as store:
+            for topic in losses.TOPICS:
+                await ops.call("topics.create", {"topic": topic})
+            items, _ = await read_all(store, keys.ASSIGNMENTS)
+            owned = {str(each.topic): each for each in (Assignment.of(i.key, i.value) for i in items)}
+            with_chain, without = (owned[topic] for topic in losses.TOPICS)
+            gone = BrokerId(with_chain.broker_id + 1)  # the heir, which was lost before it opened the topics
+            chain = ChainRange(journal=7, from_piece=1, until=9)
+            written = {}
+            for topic, part in ((with_chain, chain), (without, None)):
+                lost = take_away(topic, Revision(1), gone, at_ms=1, chain=part).after
+                given = assign(
+                    lost, Revision(1), gone, incarnation=Incarnation(1), epoch=Epoch(topic.epoch + 1)
+                )
+                written[topic.topic_id] = given.after.to_json()
+                await store.transact([Put(keys.assignment_key(topic.topic_id), written[topic.topic_id])])
+
+            async def found(topic: Assignment) -> bytes:
+                item = await store.get(keys.assignment_key(topic.topic_id))
+                assert item is not None
+                return item.value
+
+            async def is_reassigned() -> bool:
+                return await found(without) != written[without.topic_id]
+
+            await until(is_reassigned, losses.FAR)
+            await until(lambda: "metadata_set_aside" in old.log(), losses.FAR)
+            await ops.call("topics.create", {"topic": "/default/three"})  # it goes on with its work
+            assert await found(with_chain) == written[with_chain.topic_id]

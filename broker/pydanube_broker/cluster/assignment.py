@@ -76,6 +76,11 @@ class Assignment(JsonRecord):
     stored: Annotated[bool, UNLESS_DEFAULT] = False
 
     @property
+    def record_version(self) -> int:
+        # A leader of the release before would drop `chain`, and with it acknowledged messages, when it reassigns the topic
+        return 1 if self.move is None or self.move.chain is None else 2
+
+    @property
     def is_served(self) -> bool:
         """Return whether the assigned broker may take calls for the topic: not once the target of a move is ready."""
         return self.stage is Stage.SERVING or (

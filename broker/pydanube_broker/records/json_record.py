@@ -15,10 +15,12 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydanube_core.errors import ClusterError, FormatTooNew
 from pydanube_storage.metadata import CorruptMetadata
 
-RECORD_VERSION: Final = 1
+RECORD_VERSION: Final = 2  # the highest that this build reads
 # For a field that is not written if it is None, 0 or ""
 UNLESS_DEFAULT: Final = Field(exclude_if=lambda value: value in (None, 0, ""))
-_HEAD: Final = b'{"version":%d,' % RECORD_VERSION
+_HEADS: Final = {version: b'{"version":%d,' % version for version in range(1, RECORD_VERSION + 1)}
+_HEAD_BYTES: Final = len(_HEADS[RECORD_VERSION])
+assert all(len(head) == _HEAD_BYTES for head in _HEADS.values())
 
 
 class JsonRecord:
@@ -27,9 +29,14 @@ class JsonRecord:
     __slots__ = ()
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
+    @property
+    def record_version(self) -> int:
+        """The version that the record is written with. Builds with a lower one set it aside, and leave it as it is."""
+        return 1
+
     def to_json(self) -> bytes:
         """Return the record as one line of JSON in UTF-8: the version, then the fields in order of declaration."""
-        return _HEAD + _adapter(type(self)).dump_json(self)[1:]
+        return _HEADS[self.record_version] + _adapter(type(self)).dump_json(self)[1:]
 
     @classmethod
     def from_json(cls, data: bytes, *, key: str) -> Self:
@@ -39,7 +46,8 @@ class JsonRecord:
             FormatTooNew: a newer version wrote it.
             CorruptMetadata: the data are not such a record. `details` has the key and the field.
         """
-        body = b"{" + data[len(_HEAD) :] if data.startswith(_HEAD) else _without_version(data, key=key)
+        is_ours = data[:_HEAD_BYTES] in _HEADS.values()
+        body = b"{" + data[_HEAD_BYTES:] if is_ours else _without_version(data, key=key)
         try:
             record: Self = _adapter(cls).validate_json(body)
         except ValidationError as error:
@@ -52,7 +60,7 @@ class JsonRecord:
 
 
 def _without_version(data: bytes, *, key: str) -> bytes:
-    """Return the JSON without `version`, for a record that does not begin as this version writes it."""
+    """Return the JSON without `version`, for a record that does not begin as this build writes it."""
     try:
         body = json.loads(data)
     except ValueError as error:

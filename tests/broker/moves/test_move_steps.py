@@ -10,7 +10,7 @@ from pydanube_broker.cluster.assignment import Assignment, check_may_assign
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.epochs import EpochCounter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
-from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
+from pydanube_broker.cluster.move_record import ChainRange, HandOverPart, MoveFailure, MoveRecord, Stage
 from pydanube_broker.moves.move import (
     PATIENCE_MS,
     Change,
@@ -76,6 +76,17 @@ def test_a_move_ends_where_it_was_to_go_and_remembers_the_seal() -> None:
 def test_a_record_comes_back_as_it_was(stage: Assignment) -> None:
     key = keys.assignment_key(stage.topic_id)
     assert Assignment.of(key, stage.to_json()) == stage
+
+
+def test_a_build_that_does_not_know_chains_reads_no_record_with_one() -> None:
+    chain = ChainRange(journal=7, from_piece=1, until=9)
+    taken = take_away(READY, NOW, TWO, at_ms=9, chain=chain).after
+    assigned = assign(taken, NOW, TWO, incarnation=LIFE, epoch=Epoch(4)).after
+    for stage in (taken, assigned):
+        assert stage.to_json().startswith(b'{"version":2,')
+        assert Assignment.of(keys.assignment_key(stage.topic_id), stage.to_json()) == stage
+    for stage in (SERVING, SEALED, ASSIGNED, open_topic(assigned, NOW, LIFE).after):
+        assert stage.to_json().startswith(b'{"version":1,')
 
 
 def test_no_step_from_another_stage() -> None:
