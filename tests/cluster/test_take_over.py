@@ -45,6 +45,7 @@ class Told:
 
     def __init__(self) -> None:
         self.acknowledged: list[int] = []
+        self.durability = ""  # of the receipts, which have all the same
         self.sent = 0
         self.delivered: list[int] = []
         self.enough = anyio.Event()
@@ -54,7 +55,8 @@ class Told:
         async with connect(urls, retry=PATIENCE) as client, client.producer(TOPIC) as producer:
             while not self.enough.is_set():
                 number, self.sent = self.sent, self.sent + 1
-                await producer.send(NUMBER.pack(number) + bytes(500))
+                receipt = await producer.send(NUMBER.pack(number) + bytes(500))
+                self.durability = receipt.durability
                 self.acknowledged.append(number)
 
     async def consume(self, urls: str) -> None:
@@ -175,6 +177,14 @@ def kept_of(objects: Path, broker_id: str) -> list[int]:
     ]
 
 
+def levels_of(objects: Path, broker_id: str) -> set[str]:
+    """Return the durabilities at which the messages in lost+found were acknowledged."""
+    return {
+        parquet.read_metadata(each).metadata[b"danube.durability"].decode()
+        for each in objects.glob(f"*/lost+found/{broker_id}/**/*.parquet")
+    }
+
+
 async def test_broker_that_is_back_after_many_writes_gives_up_only_what_others_took_over(
     tmp_path: Path,
 ) -> None:
@@ -220,6 +230,7 @@ async def test_broker_that_is_back_after_many_writes_gives_up_only_what_others_t
             group.cancel_scope.cancel()
         # the checker
         found = kept_of(objects, cluster.id_of(n))
+        assert levels_of(objects, cluster.id_of(n)) == {told.durability}, "the level of the receipts"
         assert len(set(found)) == len(found), "each once"
         assert len(set(numbers)) == len(numbers), "each once"
         assert numbers == sorted(numbers), "in order"

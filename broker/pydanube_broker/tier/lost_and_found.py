@@ -23,6 +23,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import was_removed
+from pydanube_broker.cluster.records import Durability
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import meta_of, write_object
@@ -39,10 +40,14 @@ _FOLDER: Final = "lost+found"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The messages of a topic, from `start` on, that only this journal has and that no topic will have again."""
+    """The messages of a topic, from `start` on, that only this journal has and that no topic will have again.
+
+    `durability`: at which this broker acknowledged messages. "" if the metadata was restored and cannot prove it.
+    """
 
     topic: TopicName
     start: int
+    durability: str = ""
 
 
 async def refuse_removed(
@@ -101,7 +106,15 @@ async def _left_behind(
     head = None if held is None else held.head
     if place.broker_id != me and (head is None or not head.resumes_at):
         return None  # it was handed over completely
-    return Left(topic=place.topic, start=await _stored_to(catalog, state, head))
+    # A topic that is taken over with all its stored messages continues at the next offset. Its level may have changed since.
+    is_stored = place.stored and (
+        place.broker_id == me or head is None or state.next_offset >= head.resumes_at
+    )
+    return Left(
+        topic=place.topic,
+        start=await _stored_to(catalog, state, head),
+        durability=(Durability.STORED if is_stored else Durability.FSYNCED).value,
+    )
 
 
 async def left_behind(catalog: ObjectCatalog, metadata: MetadataStore, state: LogState) -> Left | None:
@@ -117,7 +130,10 @@ async def left_behind(catalog: ObjectCatalog, metadata: MetadataStore, state: Lo
     if item is None:
         return None  # deleted for good
     topic = Assignment.of(item.key, item.value).topic
-    return Left(topic=topic, start=await _stored_to(catalog, state, held.head))
+    start = await _stored_to(catalog, state, held.head)
+    return Left(
+        topic=topic, start=start, durability=Durability.FSYNCED.value
+    )  # a stored one goes on without a gap
 
 
 async def _stored_to(catalog: ObjectCatalog, state: LogState, head: CatalogHead | None) -> int:
@@ -183,6 +199,7 @@ class LostAndFound:
             key = f"{self._root}/{topic.namespace}/{topic.name}/{state.topic_id}/{name}"
             if key not in there:
                 meta = meta_of(self._cluster, str(topic), state.topic_id, name)
+                meta["durability"] = left.durability
                 await write_object(self._child, key, meta, segments, urgent=True)
                 log.warning("tail_stored", extra={"topic": str(topic), "object": key})
             count += 1

@@ -60,6 +60,7 @@ class Meta:
 
     `epochs`: (epoch, its first offset in this object), ascending. `subscriptions` and `schemas` are as of the time of
     writing, to restore them if the metadata is lost. `format_version` of an object to write is the highest allowed one.
+    `durability`: at which the messages were acknowledged, in lost+found. "" in other objects.
     """
 
     cluster: str
@@ -71,9 +72,11 @@ class Meta:
     subscriptions: Mapping[str, Any] = field(default_factory=dict)
     schemas: Mapping[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+    durability: str = ""
 
     def to_footer(self) -> dict[str, str]:
-        return {
+        acknowledged = {f"{_PREFIX}durability": self.durability} if self.durability else {}
+        return acknowledged | {
             f"{_PREFIX}format_version": str(self.format_version),
             f"{_PREFIX}cluster": self.cluster,
             f"{_PREFIX}topic": self.topic,
@@ -110,6 +113,7 @@ class Meta:
                 subscriptions=json.loads(said[f"{_PREFIX}subscriptions"]),
                 schemas=json.loads(said[f"{_PREFIX}schemas"]),
                 format_version=version,
+                durability=said.get(f"{_PREFIX}durability", ""),
             )
         except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise CorruptObject(

@@ -181,6 +181,7 @@ async def test_a_removed_broker_does_not_come_back_and_what_only_it_had_goes_to_
             await Broker(cluster.settings(3)).__aenter__()
         for n in range(2):
             (found,) = objects.glob(f"*/lost+found/{lost}/default/t{n}/*/*.parquet")
+            assert pyarrow.parquet.read_metadata(found).metadata[b"danube.durability"] == b"fsynced"
             table = pyarrow.parquet.read_table(found)
             assert table.column("payload").to_pylist() == LOST
             assert table.column("offset").to_pylist() == [len(TIERED) + i for i in range(len(LOST))]
