@@ -94,7 +94,7 @@ class TopicSwitch(Protocol):
         """
 
     async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
-        """Make the topic of a removed owner, or one handed over in fragments, safe in the journal."""
+        """Append the topic of a removed owner, or one handed over in fragments, to the journal. `make_safe` follows."""
 
     async def make_safe(self, assignment: Assignment) -> None:
         """Wait until everything appended to the journal so far is as durable as the topic's messages have to be.
@@ -109,7 +109,7 @@ class TopicSwitch(Protocol):
         """
 
     def gone(self, topic_id: TopicId) -> None:
-        """Note that another broker owns the topic, and that the journal has forgotten it."""
+        """Note that another broker owns the topic, and that the journal has forgotten it, or a copy of it."""
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         """Return the folder of the topic's objects, whether or not there are any."""
@@ -492,13 +492,17 @@ class Mover:
         return state.start_offset
 
     async def _rebuild(self, topic_id: TopicId, participant: Participant, turn: int, epoch: Epoch) -> None:
-        assert participant.record is not None
+        record = participant.record
+        assert record is not None
         try:
             async with self._rebuilding:
                 arrival = Arrival(self._hub, topic_id)
                 # If the topic goes to another heir meanwhile, `DropCopy` releases it. It is no copy with progress to show.
-                self._coming[topic_id] = _Coming(arrival, participant.record.broker_id, waits=True)
-                await self._doors.rebuild(participant.record, arrival)
+                self._coming[topic_id] = _Coming(arrival, record.broker_id, waits=True)
+                await self._doors.rebuild(record, arrival)
+            await self._doors.make_safe(
+                record
+            )  # the next topic is rebuilt while this one waits for disk and store
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)
             self._act(topic_id, lambda participant: participant.failed(turn))
@@ -509,6 +513,7 @@ class Mover:
     def _drop_copy(self, topic_id: TopicId) -> None:
         coming = self._coming.pop(topic_id, None)
         if coming is not None:
+            self._doors.gone(topic_id)
             try:
                 coming.arrival.drop()
             except ClusterError as error:

@@ -586,7 +586,6 @@ class Moves:
             inherited = await self._inherit(assignment, head, arrival)
             state = await self.taking.rebuild(assignment, head, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
-        await self.make_safe(assignment)
         if head is not None:
             self.rebuilt_from[assignment.topic_id] = assignment.epoch, head
 

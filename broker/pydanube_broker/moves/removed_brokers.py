@@ -150,7 +150,7 @@ class RemovedBrokers:
                 why = error.message
                 facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
                 log.warning("topics_not_taken_away", extra=facts)
-            theirs = None if broker_id in removed else journals[broker_id].record.topics
+            theirs = None if broker_id in removed else set(journals[broker_id].record.topics)
             if waiting := self._waiting(coordinator, broker_id, theirs):
                 taken_over[broker_id] = TakenOver(topics=waiting, why=why)
         coordinator.taken_over = taken_over
@@ -163,7 +163,7 @@ class RemovedBrokers:
         if journal is None or not journal.record.copies or not coordinator.heirs():
             return False
         everything = journal.record.on_loss == "take_over"
-        asked = journal.record.topics if journal.record.state is JournalState.CLOSING else ()
+        asked = set(journal.record.topics if journal.record.state is JournalState.CLOSING else ())
         records = [
             record
             for place in coordinator.owned_by(broker_id)
@@ -208,7 +208,7 @@ class RemovedBrokers:
         self, coordinator: Coordinator, broker_id: BrokerId, journal: Found | None, *, all_of_it: bool
     ) -> None:
         """Take away some topics of a lost broker: any of a removed broker, else those that a plan names."""
-        asked = () if journal is None else journal.record.topics
+        asked = set() if journal is None else set(journal.record.topics)
         places = [
             each
             for each in coordinator.owned_by(broker_id)
