@@ -45,11 +45,11 @@ from pydanube_admin.engine.broker_names import with_broker_ids
 from pydanube_admin.engine.change_executor import ChangeExecutor
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_now_ms
 from pydanube_admin.engine.freezes import OURSELVES, check_not_frozen
-from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import Effect, Page
 from pydanube_admin.engine.operation import Call
 from pydanube_admin.engine.permission import acting_for, calling, check_acting, check_permission
+from pydanube_admin.engine.stored_records import CALL, new_id
 from pydanube_admin.engine.system_topics import check_system_topics
 from pydanube_admin.peers import ASK, Peers, Unseen, not_seen, noting, noting_whys
 from pydanube_admin.registry import OPERATIONS

@@ -103,7 +103,7 @@ INVALID_PARAMS: Final = -32602
 CLUSTER_ERROR: Final = -32000
 
 
-class Caller(Protocol):
+class JsonCaller(Protocol):
     """How an operation is called. Implemented by `OpsClient`."""
 
     async def call_json(
@@ -123,7 +123,7 @@ class _Refused(Exception):
 class JsonRpc:
     """Answers JSON-RPC messages by calling operations. Has no state: one serves any number of connections."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: JsonCaller) -> None:
         self._caller = caller
 
     async def handle(self, message: bytes, *, principal: str | None = None) -> bytes | None:

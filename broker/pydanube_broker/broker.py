@@ -77,7 +77,7 @@ from pydanube_broker.telemetry.events import Events, hash_of
 from pydanube_broker.telemetry.writer import TelemetryWriter, machine_of
 from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_broker.tier.journal_chain import JournalChain
-from pydanube_broker.tier.lease_hold import LeaseHold
+from pydanube_broker.tier.lease_guard import LeaseGuard
 from pydanube_broker.tier.lost_and_found import refuse_removed
 from pydanube_broker.tier.metadata_snapshots import MetadataSnapshots
 from pydanube_broker.tier.options import check_asked_for, store_options
@@ -249,7 +249,7 @@ class Broker(BrokerParts):
         if self.settings.cluster.on_loss == "take_over" and self.taken_over_by is None:
             self.taken_over_by = record
             membership = self.ownership.coordinator.membership
-            self.spawn(LeaseHold(self.hub, membership, record, registration).run())
+            self.spawn(LeaseGuard(self.hub, membership, record, registration).run())
 
     async def _begin_journal(self) -> int | None:
         """Begin the journal and its chain. Return its end if stored topics wait for the store, which is away."""
@@ -287,7 +287,7 @@ class Broker(BrokerParts):
             self.admin_state,
             self.metrics.security_refused,
             self.registry.quotas.connection,
-            self.registry.catalog.aside,
+            self.registry.catalog.quarantine,
         )
         if self.locks is not None:
             stack.push_async_callback(self.locks.access_records.records.aclose)
@@ -311,7 +311,7 @@ class Broker(BrokerParts):
             store,
             lambda link: SourceCluster(sources, link),
             lambda: self.tier.cluster,
-            self.registry.catalog.aside,
+            self.registry.catalog.quarantine,
         )
         self.metrics.link_lags, self.metrics.link_logs = self.links.lags, self.links.counts
         self.letters = RelayedDeadLetters(self.registry, self.relay)

@@ -43,7 +43,7 @@ from pydanube_cli.runtime import installed_version, run_async
 
 if TYPE_CHECKING:
     from pydanube_broker.settings.sections import Settings
-    from pydanube_broker.tier.holding import StoreHold
+    from pydanube_broker.tier.owned_store import OwnedStore
 
 _LOOKED_AT_SEGMENTS: Final = 3  # the newest of the journal
 _PORTS: Final = ("grpc", "admin", "metrics", "http")
@@ -106,7 +106,7 @@ def at_start(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def of_the_store(hold: StoreHold) -> Iterator[Finding]:
+def of_the_store(hold: OwnedStore) -> Iterator[Finding]:
     """Return findings of the start about the object store, as `_store` words them."""
     if hold.reason is not None:
         yield store_finding(hold.reason)

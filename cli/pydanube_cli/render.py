@@ -39,7 +39,7 @@ def print_table(
     Args:
         fits: fold it to the width of `COLUMNS` in a pipe too, if that is set.
     """
-    from pydanube_cli.table import Column, laid_out
+    from pydanube_cli.table import TextColumn, laid_out
 
     if columns is None:
         scalar = {
@@ -52,7 +52,7 @@ def print_table(
     terminal = sys.stdout.isatty()
     head, body, dropped = laid_out(
         [
-            Column(
+            TextColumn(
                 name=name,
                 cells=[cell(name, item.get(name), item) for item in items],
                 numeric=any(_is_number(item.get(name)) for item in items),

@@ -28,7 +28,7 @@ def cell_len(text: str) -> int:
 
 
 @dataclass(slots=True)
-class Column:
+class TextColumn:
     """A column. `laid_out` sets `width`."""
 
     name: str
@@ -42,7 +42,7 @@ class Column:
         return max((cell_len(cell) for cell in self.cells), default=0)
 
 
-def laid_out(columns: Sequence[Column], width: int | None) -> tuple[list[str], list[str], list[str]]:
+def laid_out(columns: Sequence[TextColumn], width: int | None) -> tuple[list[str], list[str], list[str]]:
     """Return (lines of the head, lines of the body, names of columns without room)."""
     for column in columns:
         column.head = [column.name]
@@ -69,7 +69,7 @@ def laid_out(columns: Sequence[Column], width: int | None) -> tuple[list[str], l
     return head, body, dropped
 
 
-def _total(columns: Sequence[Column]) -> int:
+def _total(columns: Sequence[TextColumn]) -> int:
     return sum(column.width for column in columns) + GAP * (len(columns) - 1)
 
 
@@ -86,7 +86,7 @@ def _wrapped(name: str, natural: int) -> list[str]:
     return lines
 
 
-def _fold(columns: Sequence[Column], width: int) -> None:
+def _fold(columns: Sequence[TextColumn], width: int) -> None:
     """Narrow the widest text until all fit, or none can be narrowed."""
     while (over := _total(columns) - width) > 0:
         texts = [
@@ -103,7 +103,7 @@ def _fold(columns: Sequence[Column], width: int) -> None:
         widest.width = max(floor, least if widest.width > least else floor, widest.width - over)
 
 
-def _row(columns: Sequence[Column], row: int) -> list[str]:
+def _row(columns: Sequence[TextColumn], row: int) -> list[str]:
     folded = [
         (column, textwrap.wrap(column.cells[row], column.width, break_on_hyphens=False) or [""])
         if cell_len(column.cells[row]) > column.width
@@ -117,7 +117,7 @@ def _row(columns: Sequence[Column], row: int) -> list[str]:
     ]
 
 
-def _line(cells: Sequence[tuple[Column, str]]) -> str:
+def _line(cells: Sequence[tuple[TextColumn, str]]) -> str:
     parts = []
     for column, text in cells:
         blanks = " " * max(0, column.width - cell_len(text))

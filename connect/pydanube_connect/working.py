@@ -132,7 +132,7 @@ class _Run:
         return lag
 
 
-class _Seat:
+class _PartLease:
     """This worker's place in the line for one part of a connector, and its run while it holds the lease."""
 
     def __init__(self, lease: Consumer, stack: AsyncExitStack) -> None:
@@ -168,12 +168,12 @@ class GroupWorker:
         self._stop = stop
         self._lines = lines
         self._declared: dict[str, _Declared] = {}
-        self._seats: dict[tuple[str, int], _Seat] = {}  # by connector and part
+        self._leases: dict[tuple[str, int], _PartLease] = {}  # by connector and part
         self._tending = anyio.CancelScope()
 
     def statistics(self) -> list[Statistics]:
         """Return the counters of the connectors that run here."""
-        runs = [seat.run for seat in self._seats.values() if seat.run is not None]
+        runs = [part_lease.run for part_lease in self._leases.values() if part_lease.run is not None]
         return [run.statistics for run in runs if run.statistics is not None]
 
     async def run(self) -> None:
@@ -215,14 +215,14 @@ class GroupWorker:
 
     async def _leave_all(self) -> None:
         """End all runs at once, since each may have a batch to end, then leave the lines."""
-        seats = list(self._seats.values())
+        leases = list(self._leases.values())
         async with anyio.create_task_group() as tasks:
-            for seat in seats:
-                tasks.start_soon(seat.stop)
+            for part_lease in leases:
+                tasks.start_soon(part_lease.stop)
         with anyio.move_on_after(_LEAVE_S):  # the broker may be away
-            for seat in seats:
-                await seat.leave()
-        self._seats.clear()
+            for part_lease in leases:
+                await part_lease.leave()
+        self._leases.clear()
 
     async def _look(self) -> None:
         """Read the declared connectors of the group, and join or leave the line for each."""
@@ -247,53 +247,55 @@ class GroupWorker:
                     parts=parts_of(whole.definition),
                 )
         places = {(name, part) for name, each in self._declared.items() for part in range(each.parts)}
-        for place in self._seats.keys() - places:
-            await self._seats.pop(place).leave()
-        for place in sorted(places - self._seats.keys()):
-            self._seats[place] = await self._joined(*place)
+        for place in self._leases.keys() - places:
+            await self._leases.pop(place).leave()
+        for place in sorted(places - self._leases.keys()):
+            self._leases[place] = await self._joined(*place)
 
-    async def _joined(self, name: str, part: int) -> _Seat:
+    async def _joined(self, name: str, part: int) -> _PartLease:
         async with AsyncExitStack() as stack:
             lease = self._client.consumer(
                 LEASES, lease_of(name, part), type="failover", name=self.name, credit_messages=1
             )
             await stack.enter_async_context(lease)
-            return _Seat(lease, stack.pop_all())
+            return _PartLease(lease, stack.pop_all())
         raise AssertionError("unreachable")
 
     async def _take(self, tasks: anyio.abc.TaskGroup) -> None:
         """Run each part of a connector whose lease this worker holds, as it is declared now. Stop the others."""
-        for (name, part), seat in self._seats.items():
+        for (name, part), part_lease in self._leases.items():
             declared = self._declared[name]
-            if not seat.lease.active:
-                await seat.stop(_LOST_S)
+            if not part_lease.lease.active:
+                await part_lease.stop(_LOST_S)
                 continue
-            if seat.run is not None and (declared.paused or seat.run.generation != declared.generation):
-                await seat.stop()
-            if seat.run is None and not declared.paused:
-                seat.run = _Run(name, part, declared)
-                tasks.start_soon(seat.run.run, self._client)
+            if part_lease.run is not None and (
+                declared.paused or part_lease.run.generation != declared.generation
+            ):
+                await part_lease.stop()
+            if part_lease.run is None and not declared.paused:
+                part_lease.run = _Run(name, part, declared)
+                tasks.start_soon(part_lease.run.run, self._client)
 
     async def _share(self) -> None:
         """Leave leases, if this worker holds more than its share of them: first of the connector of which it holds most."""
-        held = [place for place, seat in self._seats.items() if seat.lease.active]
+        held = [place for place, part_lease in self._leases.items() if part_lease.lease.active]
         if len(held) < 2:
             return
         sessions = await self._client.admin.consumers.list(topic=LEASES, limit=_PAGE)
         workers = {each.consumer for each in sessions.items if each.subscription == lease_of(*held[0])}
-        while len(held) > math.ceil(len(self._seats) / max(1, len(workers))):
+        while len(held) > math.ceil(len(self._leases) / max(1, len(workers))):
             parts = Counter(name for name, _ in held)
             place = max(held, key=lambda place: (parts[place[0]], held.index(place)))
             held.remove(place)
-            await self._seats.pop(place).leave()
-            self._seats[place] = await self._joined(*place)
+            await self._leases.pop(place).leave()
+            self._leases[place] = await self._joined(*place)
             log.info("connector_handed_on", extra={"connector": place[0], "worker": self.name})
 
     async def _report(self, reports: Producer, logs: Producer) -> None:
         for connector, lines in self._lines.take().items() if self._lines is not None else ():
             said = {"connector": connector, "worker": self.name, "lines": lines}
             await logs.send(json.dumps(said, separators=(",", ":")).encode(), key=connector)
-        runs = [seat.run for seat in list(self._seats.values()) if seat.run is not None]
+        runs = [part_lease.run for part_lease in list(self._leases.values()) if part_lease.run is not None]
         facts = [await run.report(self._client) for run in runs]
         body = {"worker": self.name, "group": self.group, "connectors": facts}
         await reports.send(json.dumps(body, separators=(",", ":")).encode(), key=self.name)

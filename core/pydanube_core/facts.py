@@ -28,7 +28,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class QuarantinedKey:
     """Metadata that could not be read or applied, and the remedy."""
 
     key: str

@@ -12,8 +12,8 @@ import pytest
 from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.context import Context, system_now_ms
-from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.models import Change
+from pydanube_admin.engine.stored_records import CALL, new_id
 from pydanube_admin.engine.task_records import INTERRUPTED, PREFIX, TaskRecord, broker_of, task_id_of
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, DiskFull, InvalidArgument

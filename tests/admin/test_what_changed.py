@@ -15,7 +15,7 @@ import pytest
 from pydanube import connect
 from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.context import system_now_ms as now_ms
-from pydanube_admin.engine.kept_records import CALL, new_id
+from pydanube_admin.engine.stored_records import CALL, new_id
 from pydanube_admin.operations import what_changed
 from pydanube_admin.operations.what_changed import ChangedItem, unlike, with_findings
 from pydanube_core.diagnosis.alerts import Alert

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_cli.failures import wants_json
 from pydanube_cli.main import run
-from pydanube_cli.table import Column, laid_out
+from pydanube_cli.table import TextColumn, laid_out
 
 
-def column(name: str, *cells: str, numeric: bool = False, empty: bool = False) -> Column:
-    return Column(name=name, cells=cells, numeric=numeric, empty=empty)
+def column(name: str, *cells: str, numeric: bool = False, empty: bool = False) -> TextColumn:
+    return TextColumn(name=name, cells=cells, numeric=numeric, empty=empty)
 
 
 def test_what_fits_is_one_line_a_row() -> None:

@@ -47,7 +47,6 @@ from pydanube_admin.engine.change_records import (
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs
 from pydanube_admin.engine.forecast import Forecast, bounded, is_stale, made_again
 from pydanube_admin.engine.guards import Guards, thing_of
-from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
 from pydanube_admin.engine.models import Change, Place, Result
 from pydanube_admin.engine.operation import Call, known
 from pydanube_admin.engine.permission import calling
@@ -62,6 +61,7 @@ from pydanube_admin.engine.plan_records import (
     refusal_of,
     shown_plan,
 )
+from pydanube_admin.engine.stored_records import CALL, PLAN, new_id
 from pydanube_admin.engine.task_records import DONE, RUNNING, broker_of, cancelled, task_id_of
 from pydanube_admin.engine.tasks import Resumption, Tasks
 from pydanube_admin.wording.radius import loss_text

@@ -36,7 +36,7 @@ from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.facts import DataChange
 
 from pydanube_admin.engine.forecast import Forecast, entry
-from pydanube_admin.engine.kept_records import KeptRecord, is_id, readable, time_of
+from pydanube_admin.engine.stored_records import StoredRecord, is_id, readable, time_of
 
 HOOK: Final = "PYDANUBE_TEST_KILL_AT"
 
@@ -78,7 +78,7 @@ MAX_CHANGES: Final = 10_000  # of those that destroy, and of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRecord(KeptRecord):
+class ChangeRecord(StoredRecord):
     """A change that can be undone until `undo_until_ms`. `image`: the former state that undo needs."""
 
     call_id: str
@@ -99,7 +99,7 @@ class ChangeRecord(KeptRecord):
     principal_type: str = ""  # as of its call
 
     def to_bytes(self) -> bytes:
-        return KeptRecord.to_bytes(replace(self, image={}) if self.image_bytes else self)
+        return StoredRecord.to_bytes(replace(self, image={}) if self.image_bytes else self)
 
     def image_parts(self) -> list[str]:
         """Return the keys of the values that have the image."""

@@ -15,9 +15,9 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Frozen
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.kept_records import KeptRecord, readable
 from pydanube_admin.engine.operation import next_call
 from pydanube_admin.engine.permission import sits_at_the_broker
+from pydanube_admin.engine.stored_records import StoredRecord, readable
 
 PREFIX: Final = "freezes/"
 MAX_FREEZES: Final = 100
@@ -32,7 +32,7 @@ OURSELVES: Final = frozenset({"balance"})  # faces of the broker's own calls, wh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze(KeptRecord):
+class Freeze(StoredRecord):
     """One freeze, of a face or of a principal."""
 
     face: str | None  # as callers write it, `all` included

@@ -20,7 +20,7 @@ from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.facts import StateItem
 from pydanube_core.names import TopicName
 
-from pydanube_admin.engine.kept_records import readable
+from pydanube_admin.engine.stored_records import readable
 from pydanube_admin.engine.task_records import broker_of
 
 _log = logging.getLogger("pydanube.admin")

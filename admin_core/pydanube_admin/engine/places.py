@@ -21,11 +21,11 @@ from pydanube_core.names import TopicName
 from pydanube_admin.engine.broker_names import id_in
 from pydanube_admin.engine.change_records import PREFIX as CHANGES
 from pydanube_admin.engine.change_records import ChangeRecord
-from pydanube_admin.engine.kept_records import is_id
 from pydanube_admin.engine.models import Place
 from pydanube_admin.engine.operation import DECLARED
 from pydanube_admin.engine.plan_records import PREFIX as PLANS
 from pydanube_admin.engine.plan_records import PlanRecord
+from pydanube_admin.engine.stored_records import is_id
 from pydanube_admin.engine.task_records import PREFIX as TASKS
 from pydanube_admin.engine.task_records import RUNNING, TaskRecord, broker_of
 

@@ -28,9 +28,9 @@ from pydanube_core.errors import (
 )
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.kept_records import KeptRecord, is_id, readable
 from pydanube_admin.engine.models import Result
 from pydanube_admin.engine.permission import Sight
+from pydanube_admin.engine.stored_records import StoredRecord, is_id, readable
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
@@ -42,7 +42,7 @@ KEPT_MS: Final = 3_600_000  # after its expiry a plan is kept this long, so that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRecord(KeptRecord):
+class PlanRecord(StoredRecord):
     """A stored plan. `arguments` are complete. `secret` is a hash."""
 
     plan_id: str

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final
 from pydanube_core.errors import Conflict, Internal
 from pydanube_core.units import format_time, known_time
 
-from pydanube_admin.engine.kept_records import KeptRecord
 from pydanube_admin.engine.models import Result
+from pydanube_admin.engine.stored_records import StoredRecord
 
 PREFIX: Final = "tasks/"
 KEPT_MS: Final = 86_400_000
@@ -30,7 +30,7 @@ def task_id_of(call_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord(KeptRecord):
+class TaskRecord(StoredRecord):
     """One call of a long operation."""
 
     task_id: str

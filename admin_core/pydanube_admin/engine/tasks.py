@@ -25,9 +25,9 @@ from pydanube_admin.engine.audit.audit_cut_off import calls_with_outcome
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, run_recorded
 from pydanube_admin.engine.context import Context, NowMs, PlanExecutor
-from pydanube_admin.engine.kept_records import is_id, readable
 from pydanube_admin.engine.models import Change, Effect, Result
 from pydanube_admin.engine.operation import Call, known, next_call
+from pydanube_admin.engine.stored_records import is_id, readable
 from pydanube_admin.engine.task_records import (
     CANCELLED,
     DONE,

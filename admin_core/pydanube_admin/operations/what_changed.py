@@ -22,7 +22,6 @@ from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.kept_records import time_of
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
     Effect,
@@ -33,6 +32,7 @@ from pydanube_admin.engine.models import (
     is_none,
 )
 from pydanube_admin.engine.operation import next_call, operation
+from pydanube_admin.engine.stored_records import time_of
 from pydanube_admin.operations.audit import AuditRecord, QueryAuditRequest, query_audit
 from pydanube_admin.operations.past_events import past_events, with_past
 

@@ -37,7 +37,7 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
 from pydanube_broker.cluster.records import Durability, TopicRecord
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
-from pydanube_broker.records.set_aside import Aside
+from pydanube_broker.records.quarantine import Quarantine
 
 _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
 _FOR_TOPICS: Final = MAX_OPERATIONS - 2  # beside the guards of the leadership and of the floor of epochs
@@ -126,13 +126,17 @@ def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: boo
 
 
 class Assigner:
-    """Makes assignments in one store. `leadership`: guards each of them. `aside`: collects unreadable records."""
+    """Makes assignments in one store. `leadership`: guards each of them. `quarantine`: collects unreadable records."""
 
     def __init__(
-        self, store: MetadataStore, *, leadership: Leadership | None = None, aside: Aside | None = None
+        self,
+        store: MetadataStore,
+        *,
+        leadership: Leadership | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._store = store
-        self._aside = aside or Aside()
+        self._quarantine = quarantine or Quarantine()
         self._leadership = leadership
 
     async def assignments(self) -> dict[TopicId, Assignment]:
@@ -140,7 +144,7 @@ class Assigner:
         items, _ = await read_all(self._store, keys.ASSIGNMENTS)
         found = {}
         for item in items:
-            with self._aside.reading(item.key):
+            with self._quarantine.reading(item.key):
                 assignment = Assignment.of(item.key, item.value)
                 found[assignment.topic_id] = assignment
         return found

@@ -121,7 +121,7 @@ class Coordinator:
         self._format_raised = False  # by this broker, as the leader
         self._waited_for: set[BrokerId] = set()  # brokers of older builds
         self._epochs_swept: tuple[int, float] | None = None  # as of which change of the index, and when
-        self._assigner = Assigner(store, aside=catalog.aside)
+        self._assigner = Assigner(store, quarantine=catalog.quarantine)
         self._places: dict[TopicId, Assignment] = {}
         self._mine: dict[TopicId, Assignment] = {}
         self._changes = 0  # of assignments and members, as they are watched
@@ -138,11 +138,13 @@ class Coordinator:
         self._topics_then: dict[BrokerId, int] = {}  # number of topics at each broker's last load report
         # The last records of brokers no longer registered, and the wall clock when their registration ended
         self._gone: dict[BrokerId, tuple[MemberRecord, int]] = {}
-        aside = catalog.aside
+        quarantine = catalog.quarantine
         self._place_table = Table(keys.ASSIGNMENTS, _assignment_of)
-        self._place_records = Records(store, [self._place_table], changed=self._take_places, aside=aside)
+        self._place_records = Records(
+            store, [self._place_table], changed=self._take_places, quarantine=quarantine
+        )
         self._member_table = Table(keys.MEMBERS, _member_of, changed=self._take_member)
-        self._member_records = Records(store, [self._member_table], aside=aside)
+        self._member_records = Records(store, [self._member_table], quarantine=quarantine)
         self._stack = AsyncExitStack()
 
     # -- the view --------------------------------------------------------------------------------------------
@@ -253,7 +255,9 @@ class Coordinator:
         key = keys.assignment_key(topic_id)
         made, revision = self._place_table.get(key), self._place_table.revision(key)
         return (
-            None if made is None or revision is None or key in self.catalog.aside.found else (made, revision)
+            None
+            if made is None or revision is None or key in self.catalog.quarantine.found
+            else (made, revision)
         )
 
     def moving_places(self) -> list[Assignment]:
@@ -478,7 +482,7 @@ class Coordinator:
         for start in range(0, len(left), MAX_OPERATIONS - 1):
             deletions = [Delete(key) for key in left[start : start + MAX_OPERATIONS - 1]]
             await self._store.transact(deletions, guards=[self.leadership.guard])
-        await self._member_table.load(self._store, self.catalog.aside)
+        await self._member_table.load(self._store, self.catalog.quarantine)
         await self._raise_epochs(topics, former)
 
     async def _raise_epochs(
@@ -578,7 +582,9 @@ class Coordinator:
         due = [topic for topic_id, topic in lacking.items() if topic_id in before][:_ASSIGNMENTS_AT_ONCE]
         orphans = [topic for topic in due if topic.topic_id in self._places]
         if due:
-            assigner = Assigner(self._store, leadership=election.leadership, aside=self.catalog.aside)
+            assigner = Assigner(
+                self._store, leadership=election.leadership, quarantine=self.catalog.quarantine
+            )
             await self._assign_first([t for t in due if t.topic_id not in self._places], assigner)
             for topic in orphans:
                 standings = self._candidates()
@@ -613,7 +619,7 @@ class Coordinator:
     def _take_places(self, changed: Sequence[str]) -> None:
         """Take in assignments that were read or watched."""
         for key in changed:
-            if key in self.catalog.aside.found:
+            if key in self.catalog.quarantine.found:
                 continue
             topic_id, made = TopicId(keys.number_in_key(key)), self._place_table.get(key)
             if made is None:

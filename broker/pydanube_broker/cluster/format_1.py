@@ -412,7 +412,7 @@ class PartitionRecords:
         for parent in self._index.all_partitioned():
             if not parent.is_whole:
                 key = keys.partitioned_key(parent.topic)
-                with self._records.aside.finishing(key, "topics.delete", topic=parent.name):
+                with self._records.quarantine.finishing(key, "topics.delete", topic=parent.name):
                     await self._resume(parent)
 
     async def _resume(self, parent: PartitionedRecord) -> None:

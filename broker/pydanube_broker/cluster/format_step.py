@@ -60,7 +60,7 @@ class FormatStep:
     async def take(self) -> None:
         """Convert all records of format 1. Idempotent. Raises `StoreUnavailable`, and `GuardFailed` if another broker leads."""
         catalog, index = self._catalog, self._index
-        if keys.FORMAT in catalog.aside.found:
+        if keys.FORMAT in catalog.quarantine.found:
             return
         if index.format.metadata_format < WHOLE:
             begun = FormatRecord(metadata_format=WHOLE)
@@ -89,7 +89,8 @@ class FormatStep:
         if parent is None or parent.is_whole or parent.spec.stage is not Stage.READY or not parts:
             return  # gone, or set aside by `resume`
         if any(
-            key in keys.TOPICS and keys.topic_of_key(key).base == topic for key in self._records.aside.found
+            key in keys.TOPICS and keys.topic_of_key(key).base == topic
+            for key in self._records.quarantine.found
         ):
             return  # a partition cannot be read: the topic would lose it
         spec = _whole_spec(parent.spec, {part.partition or 0: part.topic_id for part in parts})
@@ -127,7 +128,7 @@ class FormatStep:
             topic_id = TopicId(keys.number_in_key(key))
             if self._restorable.is_named(topic_id) or topic_id not in self._restorable.topics:
                 found.append(key)
-        return [key for key in found if key not in self._records.aside.found]
+        return [key for key in found if key not in self._records.quarantine.found]
 
     async def _delete(self, found: Sequence[str]) -> None:
         for start in range(0, len(found), _AT_ONCE):

@@ -61,7 +61,7 @@ class Namespaces:
                 if self._index.find_namespace(name) is None:
                     self._make(change, name, {}, None)
 
-            if keys.namespace_key(name) not in self._records.aside.found:
+            if keys.namespace_key(name) not in self._records.quarantine.found:
                 await self._records.change(decide)
 
     async def set_policies(self, namespace: str, policies: Mapping[str, Any]) -> NamespaceRecord:

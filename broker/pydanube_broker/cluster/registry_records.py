@@ -18,7 +18,7 @@ from pydanube_broker.cluster.deleting.restorable import Restorable
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.records import Aside, Records
+from pydanube_broker.records import Quarantine, Records
 
 WHOLE: Final = 2  # the metadata format in which a partitioned topic is one record
 
@@ -27,15 +27,15 @@ class RegistryRecords(Records):
     """See the module. `wall_ms` returns milliseconds since 1970."""
 
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
-        aside = Aside()
+        quarantine = Quarantine()
         self.index = RegistryIndex()
-        self.restorable = Restorable(self.index, aside)
+        self.restorable = Restorable(self.index, quarantine)
         self.wall_ms = wall_ms
         # Called with each key that changed in the tables
         self.on_key: Callable[[str], None] = lambda key: None
         self.finishing = False  # whether the step to format 2 finishes interrupted changes of format 1
         super().__init__(
-            store, [*self.index.tables, *self.restorable.tables], changed=self._pass_on, aside=aside
+            store, [*self.index.tables, *self.restorable.tables], changed=self._pass_on, quarantine=quarantine
         )
 
     def _pass_on(self, changed: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ class TopicCatalog:
         self.records = RegistryRecords(store, wall_ms=wall_ms)
         self.index = self.records.index
         self.restorable = self.records.restorable
-        self.aside = self.records.aside
+        self.quarantine = self.records.quarantine
         self.namespaces = Namespaces(self.records)
         self.subscriptions = Subscriptions(self.records)
         self.tombstones = Tombstones(self.records)
@@ -76,20 +76,20 @@ class TopicCatalog:
         """Read the registry and the tombstones, follow both from there, and create the namespaces that always exist."""
         await self.records.load()
         blocks = await self.store.get(keys.ID_BLOCKS)
-        with self.aside.reading(keys.ID_BLOCKS):
+        with self.quarantine.reading(keys.ID_BLOCKS):
             IdBlocksRecord.of(blocks)
         await self.namespaces.create_built_in()
 
     async def resume(self) -> None:
         """Finish changes that a crash interrupted. Those that cannot be finished are set aside. Idempotent. For the leader."""
         for call_id in [each for each, comes_back in self.restorable.verdicts.items() if comes_back]:
-            with self.aside.finishing(keys.verdict_key(call_id), "changes.undo", call_id=call_id):
+            with self.quarantine.finishing(keys.verdict_key(call_id), "changes.undo", call_id=call_id):
                 await self._bring_back(call_id)
         await self._of_parts.resume()
         for namespace in self.index.namespaces():
             if namespace.spec.stage is Stage.DELETING:
                 name = namespace.name
-                with self.aside.finishing(keys.namespace_key(name), "namespaces.delete", namespace=name):
+                with self.quarantine.finishing(keys.namespace_key(name), "namespaces.delete", namespace=name):
                     await self.namespaces.settle(name)
 
     async def _bring_back(self, call_id: str) -> None:

@@ -37,7 +37,7 @@ from pydanube_broker.cluster.registry_records import RegistryRecords
 from pydanube_broker.records import Change
 
 #: adds to a change the guards of a deletion of so many logs that is right only while their owners keep them closed
-Held = Callable[[Change, int], Awaitable[None]]
+AddGuards = Callable[[Change, int], Awaitable[None]]
 
 _ADD_ATTEMPTS: Final = 200  # each that fails means that another broker added partitions
 _WRITES_A_TOPIC: Final = 4
@@ -110,7 +110,7 @@ class WholeTopics:
         present = (await self._records.change(decide)).result
         return [part for part in self._index.partitions(topic) if (part.partition or 0) >= present]
 
-    async def shrink(self, topic: TopicName, partitions: int, held: Held) -> list[TopicRecord]:
+    async def shrink(self, topic: TopicName, partitions: int, held: AddGuards) -> list[TopicRecord]:
         """Delete the partitions from an index on, in one transaction, and return them.
 
         Args:
@@ -221,7 +221,7 @@ class WholeTopics:
             keys.partitioned_key(parent.topic), replace(parent.spec, partitions=len(ids), ids=tuple(ids))
         )
 
-    async def delete(self, topic: TopicName, grace: Grace | None, held: Held) -> list[TopicRecord]:
+    async def delete(self, topic: TopicName, grace: Grace | None, held: AddGuards) -> list[TopicRecord]:
         """Delete a topic with all its partitions, and return them. With a grace it can be restored. `held`: as in `shrink`."""
 
         async def decide(change: Change) -> list[TopicRecord]:
@@ -324,7 +324,7 @@ class WholeTopics:
     def _may_name_more(self) -> bool:
         """Return whether a record that cannot be read may name partitions."""
         trees = (keys.TOPICS, keys.PARTITIONED, keys.TOPIC_TOMBSTONES, keys.PARENT_TOMBSTONES)
-        return any(self._records.aside.any_in(tree) for tree in trees)
+        return any(self._records.quarantine.any_in(tree) for tree in trees)
 
     def _whole(self, topic: TopicName) -> PartitionedRecord:
         parent = self._index.partitioned(topic)

@@ -158,7 +158,7 @@ class Arrival:
         final.since_lsn = self._state.since_lsn
         lsn = self._hub.journal.append(RecordKind.ADOPT, self._topic_id, [encode_adopt_body(final)])
         if self._last is not None:
-            final.holdings = {each.subscription_id: each for each in self._last.holdings}
+            final.handovers = {each.subscription_id: each for each in self._last.handovers}
         self._state = self._hub.states[self._topic_id] = final
         await self._hub.journal.until_durable(lsn)
 

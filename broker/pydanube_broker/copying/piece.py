@@ -6,7 +6,7 @@ other without a gap. The last piece alone has the topic's state at its end (prod
 recent answers, cursors with redelivery counts) and the messages that each consumer session holds.
 
 A fragment is a file of pieces of any number of topics. Brokers report their topics' states in a fragment
-(`tier.kept_states`). Brokers of the previous release moved topics in fragments.
+(`tier.topic_reports`). Brokers of the previous release moved topics in fragments.
 
 Pure: bytes in, values out. Integers are little-endian.
 """
@@ -22,7 +22,7 @@ from zlib import crc32
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.errors import ClusterError, CorruptObject, FormatTooNew
 
-from pydanube_broker.subscription.holdings import Held, HeldBy, Holdings
+from pydanube_broker.subscription.handover import HandedConsumer, HandedRange, Handover
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_state
 
 Buffer = bytes | memoryview
@@ -59,12 +59,12 @@ class Piece:
     end_offset: int
     batches: tuple[Buffer, ...]
     state: LogState | None = None
-    holdings: tuple[Holdings, ...] = ()
+    handovers: tuple[Handover, ...] = ()
 
     def __post_init__(self) -> None:
         assert 0 <= self.first_offset <= self.end_offset
         assert self.state is None or self.state.next_offset == self.end_offset
-        assert self.state is not None or not self.holdings, "only the last piece has holdings"
+        assert self.state is not None or not self.handovers, "only the last piece has handovers"
 
 
 class FragmentBuilder:
@@ -127,12 +127,12 @@ def decode_piece(data: Buffer) -> Piece:
         raise _corrupt(f"topic {topic_id}: the body of a piece is damaged")
     try:
         state = _decode_state(body[:state_bytes], topic_id) if flags & _FINAL else None
-        holdings = tuple(_decode_holdings(body[state_bytes : state_bytes + held_bytes]))
+        handovers = tuple(_decode_handovers(body[state_bytes : state_bytes + held_bytes]))
         batches = tuple(_decode_batches(body[state_bytes + held_bytes :], count))
         _check_batches(batches, first, end)
         _require(0 <= first <= end, "its offsets are out of order")
         _require(state is None or state.next_offset == end, "its state is not of its end")
-        _require(state is not None or not (state_bytes or holdings), "a part of the state comes too early")
+        _require(state is not None or not (state_bytes or handovers), "a part of the state comes too early")
     except FormatTooNew:
         raise
     except (ClusterError, struct.error, UnicodeDecodeError, ValueError, AssertionError) as error:
@@ -144,7 +144,7 @@ def decode_piece(data: Buffer) -> Piece:
         end_offset=end,
         batches=batches,
         state=state,
-        holdings=holdings,
+        handovers=handovers,
     )
 
 
@@ -152,7 +152,7 @@ def encode_piece(piece: Piece) -> list[Buffer]:
     """Return one piece as buffers to be joined. Batches are not copied."""
     state = b"" if piece.state is None else encode_state(piece.state)
     assert piece.state is None or piece.state.opened, "a topic that was never opened has nothing to hand over"
-    held = _encode_holdings(piece.holdings) if piece.holdings else b""
+    held = _encode_handovers(piece.handovers) if piece.handovers else b""
     body: list[Buffer] = [state, held]
     for batch in piece.batches:
         body += (_LENGTH.pack(len(batch)), batch)
@@ -199,8 +199,8 @@ def _decode_state(data: memoryview, topic_id: int) -> LogState:
     return state
 
 
-def _encode_holdings(holdings: Sequence[Holdings]) -> bytes:
-    parts = [part for each in holdings for part in _parts(each)]
+def _encode_handovers(handovers: Sequence[Handover]) -> bytes:
+    parts = [part for each in handovers for part in _parts(each)]
     pieces = [_LENGTH.pack(len(parts))]
     for each in parts:
         numbers = len(each.consumers), len(each.waiting), len(each.slots)
@@ -214,29 +214,31 @@ def _encode_holdings(holdings: Sequence[Holdings]) -> bytes:
     return b"".join(pieces)
 
 
-def _parts(holdings: Holdings) -> Iterator[Holdings]:
+def _parts(handover: Handover) -> Iterator[Handover]:
     """Yield the consumers that hold nothing as a part of their own, in front of the others.
 
     Builds without them use the last part of a subscription, and one without ranges has no effect there.
     """
-    if holdings.idle:
-        names = tuple(HeldBy(consumer=name, session=session, ranges=()) for name, session in holdings.idle)
-        yield Holdings(subscription_id=holdings.subscription_id, consumers=names)
-    if holdings.consumers or holdings.waiting or holdings.slots or not holdings.idle:
-        yield holdings
+    if handover.idle:
+        names = tuple(
+            HandedConsumer(consumer=name, session=session, ranges=()) for name, session in handover.idle
+        )
+        yield Handover(subscription_id=handover.subscription_id, consumers=names)
+    if handover.consumers or handover.waiting or handover.slots or not handover.idle:
+        yield handover
 
 
-def _encode_ranges(ranges: Iterable[Held]) -> Iterator[bytes]:
+def _encode_ranges(ranges: Iterable[HandedRange]) -> Iterator[bytes]:
     for start, end, left_ms in ranges:
         yield _HELD.pack(start, end, _FOR_EVER if left_ms is None else min(left_ms, _FOR_EVER - 1))
 
 
-def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
+def _decode_handovers(data: memoryview) -> Iterator[Handover]:
     if not data:
         return
     (count,) = _LENGTH.unpack_from(data)
     at = _LENGTH.size
-    found: dict[int, Holdings] = {}
+    found: dict[int, Handover] = {}
     for _ in range(count):
         subscription_id, consumers, waiting, slots = _SUBSCRIPTION.unpack_from(data, at)
         at += _SUBSCRIPTION.size
@@ -247,13 +249,15 @@ def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
             _require(at + name_bytes <= len(data), "the name of a consumer is cut off")
             name = bytes(data[at : at + name_bytes]).decode()
             at += name_bytes
-            held_by.append(HeldBy(consumer=name, session=session, ranges=_decode_ranges(data, at, ranges)))
+            held_by.append(
+                HandedConsumer(consumer=name, session=session, ranges=_decode_ranges(data, at, ranges))
+            )
             at += ranges * _HELD.size
         still = _decode_ranges(data, at, waiting)
         at += waiting * _HELD.size
         _require(slots % 2 == 0 and at + slots <= len(data), "the slots of keys are cut off")
         before = found.get(subscription_id)
-        found[subscription_id] = Holdings(
+        found[subscription_id] = Handover(
             subscription_id=subscription_id,
             consumers=tuple(each for each in held_by if each.ranges),
             waiting=still,
@@ -268,13 +272,13 @@ def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
     yield from found.values()
 
 
-def _decode_ranges(data: memoryview, at: int, count: int) -> tuple[Held, ...]:
+def _decode_ranges(data: memoryview, at: int, count: int) -> tuple[HandedRange, ...]:
     stop = at + count * _HELD.size
     _require(stop <= len(data), "the holdings of a consumer are cut off")
     found = []
     for start, end, left_ms in _HELD.iter_unpack(data[at:stop]):
         _require(start < end, "a consumer holds an empty range")
-        found.append(Held(start, end, None if left_ms == _FOR_EVER else left_ms))
+        found.append(HandedRange(start, end, None if left_ms == _FOR_EVER else left_ms))
     return tuple(found)
 
 

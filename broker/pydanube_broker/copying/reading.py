@@ -65,5 +65,5 @@ def _piece(topic: Topic, first: int, end: int, batches: list[Buffer], *, last: b
         end_offset=end,
         batches=tuple(batches),
         state=topic.state if last else None,
-        holdings=tuple(topic.state.holdings.values()) if last else (),
+        handovers=tuple(topic.state.handovers.values()) if last else (),
     )

@@ -40,7 +40,7 @@ from pydanube_broker.subscription.effects import (
     SessionEnded,
     SessionStarted,
 )
-from pydanube_broker.subscription.holdings import REJOIN_MS
+from pydanube_broker.subscription.handover import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import failing, worst_failure
 from pydanube_broker.subscription.policy import PoisonPolicy
@@ -96,7 +96,7 @@ class SubscriptionPump:
         self.moves = CursorMoves()
         self.engine = engine
         self._core: Subscription | None = None
-        self._holdings = topic.state.holdings.pop(subscription_id, None)  # of the topic's former owner
+        self._handover = topic.state.handovers.pop(subscription_id, None)  # of the topic's former owner
         self._kept_until_ms = engine.deadlines.now_ms() + REJOIN_MS
         # Messages since the last log line, while another line would be too soon.
         self._unlogged: dict[PoisonPolicy, int] = {}
@@ -199,9 +199,9 @@ class SubscriptionPump:
                 sessions=self.topic.sessions,
                 random=random.random,
             )
-            if self._holdings is not None:
-                self._core.places.take_in(self._holdings, self.engine.deadlines.now_ms(), self._kept_until_ms)
-                self._holdings = None
+            if self._handover is not None:
+                self._core.places.take_in(self._handover, self.engine.deadlines.now_ms(), self._kept_until_ms)
+                self._handover = None
                 self.want_tick()
             if self.topic.start_offset > self._core.floor:
                 self._core.skipped(self._core.floor, self.topic.start_offset)
@@ -621,12 +621,12 @@ class SubscriptionPump:
 
     def set_down(self) -> None:
         """Store the messages that consumers hold for the hand-over: another broker continues the delivery."""
-        holdings = self._holdings
+        handover = self._handover
         if self._core is not None:
-            holdings = self._core.places.hand_over(self.subscription_id, self.engine.deadlines.now_ms())
+            handover = self._core.places.hand_over(self.subscription_id, self.engine.deadlines.now_ms())
             self._snapshot_stale = True
-        if holdings is not None:
-            self.topic.state.holdings[self.subscription_id] = holdings
+        if handover is not None:
+            self.topic.state.handovers[self.subscription_id] = handover
 
     def close(self, error: ClusterError) -> None:
         """End all consumers: the topic or the subscription is gone."""

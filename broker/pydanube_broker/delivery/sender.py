@@ -256,8 +256,8 @@ class Sender:
         )
         if selections is None:
             return True  # state changed since the plan: plan again
-        if slots is not None and (seats := core.seats_of(slots)) is not None:
-            part.arrange(seats)
+        if slots is not None and (members := core.members_of(slots)) is not None:
+            part.arrange(members)
         for selection in selections:
             link = self._links.get(selection.consumer_id)
             if link is None:

@@ -29,7 +29,7 @@ from pydanube_core.topic_pattern import TopicPattern
 from pydanube_storage.metadata import Delete, MetadataStore, Put, Write
 
 from pydanube_broker.admin_state import ADMIN_PREFIX, SECURITY_VERSION, admin_table, version_table
-from pydanube_broker.records import Aside, Records
+from pydanube_broker.records import Quarantine, Records
 
 MOST: Final = 1000  # mirrored roles and bindings of a link, together
 MOST_CHARS: Final = 128  # of a name, as the operations on roles and bindings take it
@@ -50,11 +50,11 @@ class SourceGrants:
 class GrantTables:
     """The roles and bindings of this cluster. Single user: the loop."""
 
-    def __init__(self, store: MetadataStore, aside: Aside) -> None:
+    def __init__(self, store: MetadataStore, quarantine: Quarantine) -> None:
         self.roles = admin_table(ROLES, decode_role)
         self.bindings = admin_table(BINDINGS, decode_binding)
         self._version = version_table()
-        self.records = Records(store, [self.roles, self.bindings, self._version], aside=aside)
+        self.records = Records(store, [self.roles, self.bindings, self._version], quarantine=quarantine)
 
     @property
     def version(self) -> str | None:

@@ -23,7 +23,7 @@ from pydanube_broker.cluster.epochs import epoch_counter
 from pydanube_broker.links.grants import GrantTables
 from pydanube_broker.links.mirror import COPYING, FAILED_OVER, LEFT_OUT
 from pydanube_broker.links.run import LinkRun, Source
-from pydanube_broker.records import Aside, Records
+from pydanube_broker.records import Quarantine, Records
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.topics.reading import read_once
@@ -48,7 +48,7 @@ class ClusterLinks:
         store: MetadataStore,
         source: Callable[[LinkRecord], Source],
         cluster: Callable[[], str],
-        aside: Aside,
+        quarantine: Quarantine,
     ) -> None:
         self._cluster = cluster
         self._registry = registry
@@ -57,8 +57,10 @@ class ClusterLinks:
         self._source = source
         self._table = admin_table(LINKS, LinkRecord.from_bytes)
         self._changed = asyncio.Event()
-        self._records = Records(store, [self._table], changed=lambda keys: self._changed.set(), aside=aside)
-        self.grants = GrantTables(store, aside)
+        self._records = Records(
+            store, [self._table], changed=lambda keys: self._changed.set(), quarantine=quarantine
+        )
+        self.grants = GrantTables(store, quarantine)
         self._runs: dict[str, tuple[LinkRun, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:

@@ -53,9 +53,9 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.status.health import Health
 from pydanube_broker.tier.fragments import copy_parts
 from pydanube_broker.tier.journal_chain import JournalChain
-from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.lost_and_found import LostAndFound, left_behind
 from pydanube_broker.tier.tier import Tier
+from pydanube_broker.tier.topic_reports import TopicReports
 from pydanube_broker.topics.gate import monotonic_ms
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import LogState
@@ -96,7 +96,7 @@ class Moves:
         self._worker_threads = worker_threads
         self._tier: Tier
         self._chain: JournalChain
-        self._kept: KeptStates
+        self._reports: TopicReports
         self.taking: RemovedBrokers
         self.mover: Mover | None = None
         self._draining = anyio.Event()
@@ -152,13 +152,13 @@ class Moves:
             wall_ms=now_ms,
         )
         self._registry.ownership.on_their_way = mover.participants
-        self._kept = KeptStates(tier.child.call, chain.call, tier.cluster)
+        self._reports = TopicReports(tier.child.call, chain.call, tier.cluster)
         self.taking = RemovedBrokers(
             self._store,
             self._registry.catalog,
-            self._kept,
+            self._reports,
             tier.cluster,
-            TakeOvers(self._store, chain.store, tier.cluster, self._registry.catalog.aside, me),
+            TakeOvers(self._store, chain.store, tier.cluster, self._registry.catalog.quarantine, me),
         )
         self._left = LostAndFound(self._settings, me, self._hub, tier.cluster, tier.child)
         folder = self._hub.journal.folder.parent
@@ -244,7 +244,7 @@ class Moves:
             for pump in list(topic.subscriptions.values()):
                 pump.store_snapshot()
         states = list(self._hub.states.values())
-        await self._kept.write(
+        await self._reports.write(
             BrokerId(int(ownership.me.broker_id)), Incarnation(ownership.incarnation), states
         )
 
@@ -510,7 +510,7 @@ class Moves:
         items, _ = await read_all(self._store, keys.JOURNALS) if self._registry.ownership.several else ((), 0)
         found = {}
         for item in items:
-            with self._registry.catalog.aside.reading(item.key):
+            with self._registry.catalog.quarantine.reading(item.key):
                 record = JournalRecord.from_json(item.value, key=item.key)
                 found[str(keys.number_in_key(item.key))] = {
                     "id": str(record.journal),

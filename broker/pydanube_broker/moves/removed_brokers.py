@@ -46,7 +46,7 @@ from pydanube_broker.moves.inheritance import Inherited
 from pydanube_broker.moves.move import Witnesses, assign, joined, take_away
 from pydanube_broker.moves.take_over import NO_HEIR, Found, TakeOvers
 from pydanube_broker.slices import Slices
-from pydanube_broker.tier.kept_states import KeptStates
+from pydanube_broker.tier.topic_reports import TopicReports
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.rebuilt_state import (
     end_of_rebuilt,
@@ -92,7 +92,7 @@ class RemovedBrokers:
         self,
         store: MetadataStore,
         catalog: TopicCatalog,
-        kept: KeptStates,
+        reports: TopicReports,
         cluster: str,
         take_overs: TakeOvers,
     ) -> None:
@@ -101,7 +101,7 @@ class RemovedBrokers:
         self._lives: Mapping[BrokerId, int] = {}  # members and their incarnations at the last look
         self._store = store
         self._catalog = catalog
-        self._kept = kept
+        self._reports = reports
         self._cluster = cluster
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
         # The last reports of brokers whose topics are being taken away
@@ -221,7 +221,7 @@ class RemovedBrokers:
             self.unsettled = True
             journal = await self.take_overs.fence(coordinator, broker_id, journal, topics)
         if broker_id not in self._said:
-            self._said[broker_id], _ = await self._kept.read(broker_id)
+            self._said[broker_id], _ = await self._reports.read(broker_id)
         said = self._said[broker_id]
         # Topics that were written last are taken first, because their producers wait.
         places.sort(key=lambda place: _written_ms(said.get(place.topic_id)), reverse=True)
@@ -288,7 +288,7 @@ class RemovedBrokers:
 
     async def reported_at_ms(self, broker_id: BrokerId) -> int | None:
         """Return the time of the broker's last report about its topics, or None if it never made one."""
-        _, reported_ms = await self._kept.read(broker_id)
+        _, reported_ms = await self._reports.read(broker_id)
         return reported_ms
 
     async def forecast(self, coordinator: Coordinator, broker_id: BrokerId) -> RemovalFacts:
@@ -310,7 +310,7 @@ class RemovedBrokers:
                 field="broker_id",
             )
         places = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
-        said, said_ms = await self._kept.read(broker_id)
+        said, said_ms = await self._reports.read(broker_id)
         heads = await self._objects.heads()
         return RemovalFacts(
             broker_id=str(broker_id),
@@ -328,7 +328,7 @@ class RemovedBrokers:
 
         Raises `StoreUnavailable`, `MetadataUnavailable`.
         """
-        reports, reported_ms = await self._kept.read(broker_id)
+        reports, reported_ms = await self._reports.read(broker_id)
         found = []
         for topic_id in topics:
             item = await self._store.get(keys.assignment_key(topic_id))
@@ -495,7 +495,7 @@ class RemovedBrokers:
         assert now.move is not None
         said = inherited
         if said is None:
-            states, _ = await self._kept.read(BrokerId(int(now.move.source)))
+            states, _ = await self._reports.read(BrokerId(int(now.move.source)))
             said = states.get(now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
         if self._is_mirror(now):

@@ -27,7 +27,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState, fenced, settled, taken_over
 from pydanube_broker.cluster.move_record import ChainRange, Stage
 from pydanube_broker.cluster.records import TopicRecord
-from pydanube_broker.records import Aside, Change, change
+from pydanube_broker.records import Change, Quarantine, change
 from pydanube_broker.slices import Slices
 
 log = logging.getLogger("pydanube.cluster")
@@ -59,13 +59,13 @@ class TakeOvers:
     """See the module. Single user: the loop."""
 
     def __init__(
-        self, store: MetadataStore, chains: ChainStore, cluster: str, aside: Aside, me: BrokerId
+        self, store: MetadataStore, chains: ChainStore, cluster: str, quarantine: Quarantine, me: BrokerId
     ) -> None:
         self.fences = 0  # chains that were fenced here
         # Called with a chain that was fenced here, if this broker is one of its heirs
         self.own_part: Callable[[ChainRange], object] = lambda chain: None
         self._store = store
-        self._aside = aside
+        self._quarantine = quarantine
         self._me = me
         self._chains = chains
         self._cluster = cluster
@@ -75,7 +75,7 @@ class TakeOvers:
         items, _ = await read_all(self._store, keys.JOURNALS)
         found = {}
         for item in items:
-            with self._aside.reading(item.key):
+            with self._quarantine.reading(item.key):
                 record = JournalRecord.from_json(item.value, key=item.key)
                 found[BrokerId(keys.number_in_key(item.key))] = Found(
                     record=record, revision=item.mod_revision

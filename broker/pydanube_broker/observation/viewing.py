@@ -355,7 +355,7 @@ class Viewer:
             tier_off=off,
             late_store=self._cluster.late_store(),
             given_up=dict(observed.registry.deleted.given_up),
-            set_aside=tuple(observed.registry.catalog.restorable.set_aside()),
+            quarantined=tuple(observed.registry.catalog.restorable.quarantined()),
             pressure=sampler.pressure.over(now, window_ms),
             metadata_error=None if away is None else away.message,
             metadata_full=away is not None and away.details.get("reason") == "nospace",

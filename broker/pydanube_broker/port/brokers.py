@@ -71,7 +71,7 @@ class BrokersPart:
             *self._metadata_away(),
             *self._others(),
             *self._crowded(),
-            *self._set_aside(),
+            *self._quarantined(),
         )
 
     def _others(self) -> tuple[Reason, ...]:
@@ -112,12 +112,12 @@ class BrokersPart:
         reason = self._broker.peer_memory.reason()
         return () if reason is None else (reason,)
 
-    def _set_aside(self) -> tuple[Reason, ...]:
+    def _quarantined(self) -> tuple[Reason, ...]:
         """Return reasons about metadata that is set aside, with the remedies."""
-        aside = self._broker.registry.catalog.restorable.set_aside()
-        first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in aside[:SHOWN_ASIDE])
-        message = f"{len(aside)} pieces of metadata are set aside, so that the rest is served. {first}"
-        return (Reason(code="METADATA_SET_ASIDE", message=message),) if aside else ()
+        found = self._broker.registry.catalog.restorable.quarantined()
+        first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in found[:SHOWN_ASIDE])
+        message = f"{len(found)} pieces of metadata are set aside, so that the rest is served. {first}"
+        return (Reason(code="METADATA_SET_ASIDE", message=message),) if found else ()
 
     async def takers(self) -> Sequence[str]:
         return [str(broker) for broker in self._broker.moves.takers()]

@@ -4,7 +4,7 @@ A record is one key whose value has a type. A `Table` holds the records of one r
 look-ups. `Records` joins tables: it reads them, follows the store with one watch, and changes the store.
 
     topics = Table(keys.TOPICS, TopicRecord.of)
-    records = Records(store, [topics, subscriptions], aside=aside)
+    records = Records(store, [topics, subscriptions], quarantine=quarantine)
     await records.load()                       # then `Records.follow` as a task, `aclose` at the end
 
     async def create(change: Change) -> TopicRecord:
@@ -26,7 +26,7 @@ The rules:
 * A change returns when the tables have it. Its transaction cannot be cancelled and takes 10 s at most. If the outcome
   is unknown, the keys of the change are `unsettled` until `resolve_unknown` has read them.
 * Tables apply events in the store's order, whichever broker made the change.
-* A value that cannot be read is set aside (`Aside`). The table keeps the previous record, or drops it with
+* A value that cannot be read is set aside (`Quarantine`). The table keeps the previous record, or drops it with
   `drops_unreadable`. In both cases it adopts the revision.
 
 `change(store, decide)` does the same for records outside of tables: counters, marks, single keys.
@@ -35,7 +35,7 @@ The rules:
 from pydanube_broker.records.change import ATTEMPTS, Change, Outcome, change
 from pydanube_broker.records.followed import Records
 from pydanube_broker.records.json_record import JsonRecord
-from pydanube_broker.records.set_aside import Aside
+from pydanube_broker.records.quarantine import Quarantine
 from pydanube_broker.records.table import Table
 
-__all__ = ["ATTEMPTS", "Aside", "Change", "JsonRecord", "Outcome", "Records", "Table", "change"]
+__all__ = ["ATTEMPTS", "Change", "JsonRecord", "Outcome", "Quarantine", "Records", "Table", "change"]

@@ -30,7 +30,7 @@ from pydanube_storage.metadata import (
 )
 
 from pydanube_broker.records.change import ATTEMPTS, Decide, Outcome, change
-from pydanube_broker.records.set_aside import Aside
+from pydanube_broker.records.quarantine import Quarantine
 from pydanube_broker.records.table import Table
 
 log = logging.getLogger("pydanube.cluster")
@@ -50,7 +50,7 @@ class Records:
         tables: their ranges must not overlap. One watch spans all of them, so keys that change with traffic must not
             lie between them. Other keys between the tables are ignored.
         changed: called with the changed keys, once per event, and once per reading of all tables.
-        aside: collects values that cannot be read.
+        quarantine: collects values that cannot be read.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Records:
         tables: Sequence[Table[Any]],
         *,
         changed: Callable[[Sequence[str]], None] = lambda keys: None,
-        aside: Aside | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
-        self.aside = aside or Aside()
+        self.quarantine = quarantine or Quarantine()
         self.on_change = changed
         self.unsettled: set[str] = set()  # keys of changes whose outcome is unknown
         self._store = store
@@ -91,7 +91,7 @@ class Records:
             for table in self._tables:
                 items, read_at = await read_all(self._store, table.range)
                 revisions.append(read_at)
-                changed |= dict.fromkeys(table.replace(items, read_at, self.aside))
+                changed |= dict.fromkeys(table.replace(items, read_at, self.quarantine))
             if len(set(revisions)) == 1:
                 break
         self._revision = revisions[0]
@@ -184,7 +184,7 @@ class Records:
         if table is None:
             return
         if event.kind is EventKind.PUT:
-            is_new = table.put(event.key_value, self.aside)
+            is_new = table.put(event.key_value, self.quarantine)
         else:
             is_new = table.remove(event.key, event.revision)
         if is_new:

@@ -16,7 +16,7 @@ from pydanube_storage.metadata import (
     read_all,
 )
 
-from pydanube_broker.records.set_aside import Aside
+from pydanube_broker.records.quarantine import Quarantine
 
 R = TypeVar("R")
 
@@ -81,13 +81,13 @@ class Table(Generic[R]):
 
     # -- filling -------------------------------------------------------------------------------------------------
 
-    def put(self, item: KeyValue, aside: Aside) -> bool:
+    def put(self, item: KeyValue, quarantine: Quarantine) -> bool:
         """Apply a stored key. Return whether it was new to the table."""
         if self._revisions.get(item.key, self._read_at) >= item.mod_revision:
             return False
         self._revisions[item.key] = item.mod_revision
         before = self.rows.get(item.key)
-        with aside.reading(item.key):
+        with quarantine.reading(item.key):
             after = self.rows[item.key] = self._read(item)
             self._changed(item.key, before, after)
             return True
@@ -107,16 +107,18 @@ class Table(Generic[R]):
             self._changed(key, before, None)
         return True
 
-    def replace(self, items: Iterable[KeyValue], revision: Revision, aside: Aside) -> list[str]:
+    def replace(self, items: Iterable[KeyValue], revision: Revision, quarantine: Quarantine) -> list[str]:
         """Replace the records by a reading of the whole range at this revision. Return the changed keys."""
         found = {item.key: item for item in items}
         changed = [key for key in set(self._revisions) - found.keys() if self.remove(key, revision)]
         self._read_at = Revision(0)
-        changed += [key for key, item in found.items() if self.put(item, aside)]
+        changed += [key for key, item in found.items() if self.put(item, quarantine)]
         self._read_at = revision
         return changed
 
-    async def load(self, store: MetadataStore, aside: Aside, *, part: KeyRange | None = None) -> None:
+    async def load(
+        self, store: MetadataStore, quarantine: Quarantine, *, part: KeyRange | None = None
+    ) -> None:
         """Read the range or a part of it once, for a table that does not follow the store. Raises `StoreUnavailable`."""
         for item in (await read_all(store, part or self.range))[0]:
-            self.put(item, aside)
+            self.put(item, quarantine)

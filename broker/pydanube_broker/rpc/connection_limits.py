@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydanube_broker.rpc.caller import Peer, address_of
-from pydanube_broker.rpc.peer_memory import TLS_BYTES, Holding, PeerMemory
+from pydanube_broker.rpc.peer_memory import TLS_BYTES, PeerBuffer, PeerMemory
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -138,7 +138,7 @@ def patient_http(
             super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop, self.note)))
             self.quiet_since = self.loop.time()
             peer = Peer(address=address_of(transport.get_extra_info("peername")))
-            self.holding = Holding(
+            self.buffer = PeerBuffer(
                 peer,
                 self.quiet_since,
                 holds=lambda: self.in_tls + transport.get_write_buffer_size(),
@@ -165,8 +165,8 @@ def patient_http(
         def connection_lost(self, exc: Exception | None) -> None:
             here.pop(self, None)
             if memory is not None:
-                memory.note(self.holding, 0)
-            self.holding.release()
+                memory.note(self.buffer, 0)
+            self.buffer.release()
             if self.look is not None:
                 self.look.cancel()
                 self.look = None
@@ -177,7 +177,7 @@ def patient_http(
                 self.cycle = None  # type: ignore[assignment]
 
         def data_received(self, data: bytes) -> None:
-            self.holding.passed += len(data)
+            self.buffer.passed += len(data)
             if self.in_tls and self.in_tls < TLS_BYTES + len(data):
                 self.in_tls = TLS_BYTES + len(data)
                 self.note()
@@ -201,8 +201,8 @@ def patient_http(
             super().on_response_complete()
 
         def note(self) -> None:
-            if memory is not None and (held := self.holding.holds()) != self.holding.held:
-                memory.note(self.holding, held)
+            if memory is not None and (held := self.buffer.holds()) != self.buffer.held:
+                memory.note(self.buffer, held)
 
         @property
         def working(self) -> Any:
@@ -212,7 +212,7 @@ def patient_http(
 
         def look_after(self) -> None:
             """Close if the peer takes too long to send a request or the rest of one, or to read its answer."""
-            self.holding.look(self.loop.time())
+            self.buffer.look(self.loop.time())
             self.note()
             unread, now = self.transport.get_write_buffer_size(), self.loop.time()
             if unread != self.unread:

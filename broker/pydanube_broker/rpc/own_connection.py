@@ -24,7 +24,7 @@ from pydanube_core.http2.codes import ErrorCode
 
 from pydanube_broker.rpc.caller import Keeper, Peer, address_of, is_own_user
 from pydanube_broker.rpc.calls import Call, UnidentifiedCall
-from pydanube_broker.rpc.peer_memory import TLS_BYTES, Holding
+from pydanube_broker.rpc.peer_memory import TLS_BYTES, PeerBuffer
 from pydanube_broker.rpc.routing import CallHead
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class OwnConnection(asyncio.Protocol):
         self.since = self.now
         self.reason: str | None = None  # why it ended, unless the peer closed it
         self.probed_at: float | None = None
-        self.holding = Holding(self.peer, self.now, holds=self.holds, give_up=self.give_up)
+        self.buffer = PeerBuffer(self.peer, self.now, holds=self.holds, give_up=self.give_up)
         # Bytes that waited in it at the last look, and since when.
         self._stuck: dict[Stream, tuple[int, float]] = {}
         self._transport: asyncio.Transport | None = None
@@ -90,7 +90,7 @@ class OwnConnection(asyncio.Protocol):
             certificate=(secured.getpeercert() or None) if secured is not None else None,
             local=is_own_user(transport.get_extra_info("socket")),
         )
-        self.holding = Holding(self.peer, self.now, holds=self.holds, give_up=self.give_up)
+        self.buffer = PeerBuffer(self.peer, self.now, holds=self.holds, give_up=self.give_up)
         if not self.server.admit(self):
             transport.abort()
             return
@@ -106,7 +106,7 @@ class OwnConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         began, before = perf_counter(), self.now
         self.now = now = self.loop.time()
-        self.holding.passed += len(data)
+        self.buffer.passed += len(data)
         if self._in_tls:
             self._in_tls = max(self._in_tls, TLS_BYTES + len(data))
         self.corked = True
@@ -238,8 +238,8 @@ class OwnConnection(asyncio.Protocol):
         self._transport = None
         if self._ended is not None:
             self._ended()
-        self.server.memory.note(self.holding, 0)
-        self.holding.release()
+        self.server.memory.note(self.buffer, 0)
+        self.buffer.release()
         self.server.lost_connections.end(self._end_calls)
 
     def _end_calls(self) -> None:
@@ -280,7 +280,7 @@ class OwnConnection(asyncio.Protocol):
             return
         now, out = self.now, http.out
         while not self._blocked and (data := http.take(now)):
-            self.holding.passed += len(data)
+            self.buffer.passed += len(data)
             transport.write(data)
             if not out.turns:
                 break
@@ -312,13 +312,13 @@ class OwnConnection(asyncio.Protocol):
     def _note(self) -> None:
         """Report held bytes to the budget, if the change is worth it. Small changes wait for the next look."""
         http = self.http
-        if self._held or self.holding.held > LITTLE_BYTES or len(http.streams) > 8 or http.out.waiting_bytes:
+        if self._held or self.buffer.held > LITTLE_BYTES or len(http.streams) > 8 or http.out.waiting_bytes:
             self._note_all()
 
     def _note_all(self) -> None:
         held = self.holds()
-        if not -NOTED_BYTES < held - self.holding.held < NOTED_BYTES:
-            self.server.memory.note(self.holding, held)
+        if not -NOTED_BYTES < held - self.buffer.held < NOTED_BYTES:
+            self.server.memory.note(self.buffer, held)
 
     def give_up(self) -> None:
         """Close immediately, to free the memory held for the peer."""
@@ -362,7 +362,7 @@ class OwnConnection(asyncio.Protocol):
         http, times = self.http, self.server.times
         if self._transport is None:
             return
-        self.holding.look(now)
+        self.buffer.look(now)
         self._note_all()
         if http.out.parked or self._stuck:
             self._look_at_stuck(now)

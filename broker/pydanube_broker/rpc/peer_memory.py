@@ -40,7 +40,7 @@ def _nothing_held() -> int:
 def _nothing_to_close() -> None: ...
 
 
-class Holding:
+class PeerBuffer:
     """The memory held for one connection, and how long it has been waiting, estimated from the bytes that pass.
 
     Args:
@@ -79,7 +79,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldForPeers:
+class PeerMemoryStatistics:
     """Memory held for peers, for status and metrics."""
 
     held_bytes: int
@@ -95,24 +95,24 @@ class PeerMemory:
         self.held_bytes = 0
         self.closed = 0
         self._clock = clock
-        self._groups: dict[Group, dict[Holding, None]] = {}
+        self._groups: dict[Group, dict[PeerBuffer, None]] = {}
         self._bytes: dict[Group, int] = {}
         self._due: asyncio.Handle | None = None
         self._waiting = False  # `_due` is a second away
         self._closed_at = -math.inf
         self._last: Group | None = None  # group whose connections were closed
 
-    def note(self, holding: Holding, count: int) -> None:
+    def note(self, buffer: PeerBuffer, count: int) -> None:
         """Note how many bytes are held for this connection now."""
-        group, before = holding.group, holding.held
-        holding.held = count
+        group, before = buffer.group, buffer.held
+        buffer.held = count
         self.held_bytes += count - before
         if not before:
-            holding.since = self._clock()
-            self._groups.setdefault(group, {})[holding] = None
+            buffer.since = self._clock()
+            self._groups.setdefault(group, {})[buffer] = None
         self._bytes[group] = self._bytes.get(group, 0) + count - before
         if not count:
-            self._groups[group].pop(holding, None)
+            self._groups[group].pop(buffer, None)
             if not self._groups[group]:
                 del self._groups[group], self._bytes[group]
         if self.held_bytes * 2 > self.limit_bytes and count > before:
@@ -131,37 +131,37 @@ class PeerMemory:
         """Close connections until the budget suffices, a few in each turn of the loop."""
         self._due = None
         found = self._first_to_go()
-        for holding in found:
-            self._last, self._closed_at = holding.group, self._clock()
-            self.note(holding, 0)
+        for buffer in found:
+            self._last, self._closed_at = buffer.group, self._clock()
+            self.note(buffer, 0)
             self.closed += 1
-            holding.give_up()
+            buffer.give_up()
         if self.held_bytes * 2 > self.limit_bytes:
             self._look_again(at_once=bool(found))
 
-    def _first_to_go(self) -> list[Holding]:
+    def _first_to_go(self) -> list[PeerBuffer]:
         """Return the connections to close, of the group that holds most. Empty if none has to be closed now."""
         group = max(self._bytes, key=self._bytes.__getitem__, default=None)
         if group is None:
             return []
-        for holding in tuple(self._groups[group]):  # current sizes, not the last reported ones
-            self.note(holding, holding.holds())
+        for buffer in tuple(self._groups[group]):  # current sizes, not the last reported ones
+            self.note(buffer, buffer.holds())
         over, now = self.held_bytes > self.limit_bytes, self._clock()
         too_many = self.held_bytes - (self.limit_bytes * 7 // 8 if over else self.limit_bytes // 2)
         members = self._groups.get(group, {})
         part = self._bytes.get(group, 0) // max(1, len(members))
-        found: list[Holding] = []
-        for holding in sorted(
+        found: list[PeerBuffer] = []
+        for buffer in sorted(
             (each for each in members if each.held >= part), key=lambda each: -each.waits_s(now)
         )[:AT_ONCE]:
-            if too_many <= 0 or (not over and holding.waits_s(now) < PATIENCE_S):
+            if too_many <= 0 or (not over and buffer.waits_s(now) < PATIENCE_S):
                 break
-            found.append(holding)
-            too_many -= holding.held
+            found.append(buffer)
+            too_many -= buffer.held
         return found
 
-    def statistics(self) -> HeldForPeers:
-        return HeldForPeers(
+    def statistics(self) -> PeerMemoryStatistics:
+        return PeerMemoryStatistics(
             held_bytes=self.held_bytes, limit_bytes=self.limit_bytes, connections_closed=self.closed
         )
 

@@ -8,7 +8,7 @@ from pydanube_core.errors import SchemaNotFound
 from pydanube_core.spelling import close_names
 from pydanube_storage.metadata import CorruptMetadata, KeyValue
 
-from pydanube_broker.records import Aside, Table
+from pydanube_broker.records import Quarantine, Table
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.records import SubjectRecord, VersionRecord, VersionSpec
 from pydanube_broker.schema.vocabulary import SchemaType
@@ -68,12 +68,12 @@ class SchemaIndex:
             schema_id=known.schema_id, spec=spec, definition=definition, descriptors=descriptors
         )
 
-    def set_incomplete_aside(self, aside: Aside) -> None:
+    def quarantine_incomplete(self, quarantine: Quarantine) -> None:
         """Set aside versions without a text or a subject."""
         for key, spec in self.specs.rows.items():
             subject = self._subjects.get(spec.subject)
             if subject is None or self.find_version(subject.schema_id, spec.version) is None:
-                with aside.reading(key):
+                with quarantine.reading(key):
                     raise CorruptMetadata(f"metadata key {key} has no text, or no subject", key=key)
 
     # -- looking up ----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStor
 
 from pydanube_broker.cluster.id_blocks import IdBlocks, IdBlocksRecord
 from pydanube_broker.cluster.keys import ID_BLOCKS
-from pydanube_broker.records import Aside, Change, Outcome, Records
+from pydanube_broker.records import Change, Outcome, Quarantine, Records
 from pydanube_broker.records.change import Decide
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.compatibility import Compatibility, refused_message
@@ -69,7 +69,7 @@ class SchemaRegistry:
         wall_ms: milliseconds since 1970.
         pending: entered while a thread works for the registry (`WorkerThreads.pending`).
         charge: counts the processor seconds of such a thread, in the task that waited for it.
-        aside: takes records that cannot be read.
+        quarantine: takes records that cannot be read.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class SchemaRegistry:
         wall_ms: Callable[[], int],
         pending: Callable[[], AbstractContextManager[None]] = nullcontext,
         charge: Callable[[float], None] = lambda seconds: None,
-        aside: Aside | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.index = SchemaIndex()
-        self.records = Records(store, self.index.tables, aside=aside)
+        self.records = Records(store, self.index.tables, quarantine=quarantine)
         self._store = store
         self._ids = IdBlocks(store)
         self._wall_ms = wall_ms
@@ -96,9 +96,9 @@ class SchemaRegistry:
     async def load(self) -> None:
         """Read all subjects and versions. Call it before anything else."""
         await self.records.load()
-        self.index.set_incomplete_aside(self.records.aside)
+        self.index.quarantine_incomplete(self.records.quarantine)
         blocks = await self._store.get(ID_BLOCKS)
-        with self.records.aside.reading(ID_BLOCKS):
+        with self.records.quarantine.reading(ID_BLOCKS):
             IdBlocksRecord.of(blocks)
 
     async def know(self, subject: str) -> None:

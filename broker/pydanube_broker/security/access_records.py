@@ -20,7 +20,7 @@ from pydanube_core.security.records import (
 from pydanube_core.security.revocations import Revocations
 
 from pydanube_broker.admin_state import SECURITY_VERSION, AdminState, admin_table, version_table
-from pydanube_broker.records import Aside, Records
+from pydanube_broker.records import Quarantine, Records
 
 
 class AccessRecords:
@@ -29,7 +29,7 @@ class AccessRecords:
     Each change of them writes the version last, so grants are built once for each change.
     """
 
-    def __init__(self, state: AdminState, aside: Aside | None = None) -> None:
+    def __init__(self, state: AdminState, quarantine: Quarantine | None = None) -> None:
         self.grants = Grants.of((), ())
         self.tokens: dict[str, TokenRecord] = {}
         self.used: set[str] = set()  # ids of tokens used since the last write of their use
@@ -40,7 +40,7 @@ class AccessRecords:
         self._revocations = admin_table(REVOCATIONS, decode_revocation)
         tokens = admin_table(TOKENS, decode_token, self._token)
         tables = (self._roles, self._bindings, tokens, self._revocations, version_table())
-        self.records = Records(state.store, tables, changed=self._build, aside=aside)
+        self.records = Records(state.store, tables, changed=self._build, quarantine=quarantine)
 
     async def look(self) -> None:
         """Read all changes made so far. Raises `StoreUnavailable`: the grants before stay in effect."""

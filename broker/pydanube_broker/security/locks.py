@@ -14,7 +14,7 @@ from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Grants, Resourc
 from pydanube_core.security.scopes import scope_of
 
 from pydanube_broker.admin_state import AdminState
-from pydanube_broker.records import Aside
+from pydanube_broker.records import Quarantine
 from pydanube_broker.security.access_records import AccessRecords
 from pydanube_broker.security.authenticator import Authenticator, FailedLogins
 from pydanube_broker.security.jwt_keys import web_tokens
@@ -180,13 +180,13 @@ async def open_locks(
     state: AdminState,
     refused: Counter[str],
     connections: Callable[[Identity], Callable[[], None]],
-    aside: Aside | None = None,
+    quarantine: Quarantine | None = None,
 ) -> Locks | None:
     """Open the locks of a broker, from `[auth]` and the records in the metadata store. None if authentication is off.
 
     Args:
         refused, connections: see `Authenticator`.
-        aside: takes records that cannot be read.
+        quarantine: takes records that cannot be read.
 
     Raises:
         InvalidArgument: the keys of tokens cannot be used.
@@ -194,7 +194,7 @@ async def open_locks(
     if settings.mode == "off":
         return None
     jwt = web_tokens(settings)
-    access_records = AccessRecords(state, aside)
+    access_records = AccessRecords(state, quarantine)
     await access_records.records.load()
     keeper = Authenticator(
         access_records,

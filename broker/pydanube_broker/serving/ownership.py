@@ -349,7 +349,7 @@ class Ownership:
         self.topics[record.topic] = topic
         topic.changes.note(topic.name)
         for subscription in self._catalog.index.subscriptions(record.topic_id):
-            with self._catalog.aside.reading(subscription_key(record.topic_id, subscription.name)):
+            with self._catalog.quarantine.reading(subscription_key(record.topic_id, subscription.name)):
                 self.adopt_subscription(topic, subscription)
         known = {pump.subscription_id for pump in topic.subscriptions.values()}
         for number in topic.state.cursors.keys() - known:
@@ -425,12 +425,12 @@ class Ownership:
     def serving(self, record: TopicRecord) -> Iterator[None]:
         """Context for taking a topic into service. If its metadata does not permit that, set it aside with its data."""
         key = topic_key(record.topic)
-        with self._catalog.aside.reading(key):
+        with self._catalog.quarantine.reading(key):
             yield
-        if key in self._catalog.aside.found:
+        if key in self._catalog.quarantine.found:
             topic = self.topics.get(record.topic)
             if topic is not None:
-                self.release(topic, self._catalog.aside.error(key))
+                self.release(topic, self._catalog.quarantine.error(key))
             self._hub.detach(record.topic_id)
 
     def release(self, topic: Topic, error: ClusterError) -> None:

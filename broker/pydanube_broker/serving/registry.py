@@ -86,7 +86,7 @@ class Registry:
                 wall_ms=now_ms,
                 pending=engine.worker_threads.pending,
                 charge=charge_caller,
-                aside=self.catalog.aside,
+                quarantine=self.catalog.quarantine,
             ),
             self.catalog,
         )
@@ -94,7 +94,7 @@ class Registry:
         self.quotas = Quotas(
             AdminState(store),
             {"namespace": settings.quota.namespace or "", "principal": settings.quota.principal or ""},
-            self.catalog.aside,
+            self.catalog.quarantine,
         )
         self.ownership = Ownership(
             self.catalog,
@@ -288,8 +288,8 @@ class Registry:
 
     def not_found(self, name: TopicName) -> ClusterError:
         """Return the error for a topic that is not served here: with its owner, or with similar names if unknown."""
-        if topic_key(name) in self.catalog.aside.found:
-            return self.catalog.aside.error(topic_key(name))
+        if topic_key(name) in self.catalog.quarantine.found:
+            return self.catalog.quarantine.error(topic_key(name))
         if self.ownership.several:
             record = self.catalog.index.find_topic(name)
             away = [part for part in self.catalog.index.partitions(name) if part.topic not in self._topics]
@@ -401,8 +401,8 @@ class Registry:
         must_be_new: bool = False,
         here: bool = False,
     ) -> Sequence[Topic]:
-        if topic_key(name) in self.catalog.aside.found:
-            raise self.catalog.aside.error(topic_key(name))
+        if topic_key(name) in self.catalog.quarantine.found:
+            raise self.catalog.quarantine.error(topic_key(name))
         # Shielded: once the catalog has the topic, this broker must own it and have it in its index, even if the
         # caller stopped waiting.
         with anyio.CancelScope(shield=True):
@@ -499,12 +499,12 @@ class Registry:
 
     async def open_all(self) -> None:
         """Serve every topic of the catalog, except those set aside."""
-        aside = self.catalog.aside.found
+        quarantine = self.catalog.quarantine.found
         missing = [
             record
             for record in self.catalog.index.topics()
             if record.topic not in self._topics
-            and topic_key(record.topic) not in aside
+            and topic_key(record.topic) not in quarantine
             and (
                 self.ownership.is_mine(record.topic_id)
                 or self.ownership.coordinator.place(record.topic_id) is None

@@ -164,7 +164,7 @@ class Placement:
             for each in records
             if registry.find(each.topic) is None
             and (ownership.coordinator.place(each.topic_id) is None or ownership.is_mine(each.topic_id))
-            and topic_key(each.topic) not in registry.catalog.aside.found
+            and topic_key(each.topic) not in registry.catalog.quarantine.found
         ]
         if ours:
             with anyio.CancelScope(shield=True):

@@ -24,7 +24,7 @@ from prometheus_client.core import (
 from pydanube_core.cursor_state import CursorState
 
 from pydanube_broker.chain import ChainStatistics
-from pydanube_broker.rpc.peer_memory import HeldForPeers
+from pydanube_broker.rpc.peer_memory import PeerMemoryStatistics
 from pydanube_broker.slices import Slices
 from pydanube_broker.status.metric_table import METRICS, MetricKind
 
@@ -68,7 +68,7 @@ class Gathered:
     chain: ChainStatistics | None  # None: the journal is not copied
     chain_fences: int  # of lost brokers' chains
     chain_fenced: bool
-    peer_memory: HeldForPeers
+    peer_memory: PeerMemoryStatistics
     longest_stop_s: float
     open_alerts: Mapping[tuple[str, ...], int]  # (rule, severity) → count
     topics: Sequence[TopicSample]

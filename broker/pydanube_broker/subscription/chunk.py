@@ -96,7 +96,7 @@ class Chunk:
         self.slots = NO_SLOTS
         self.keys: dict[int, str] = {}
         self.keyed = 0
-        # Key-shared: the part of `ready` that only waits for its owner's credit, by the owner's seat (see
+        # Key-shared: the part of `ready` that only waits for its owner's credit, by the owner's member (see
         # `key_slots`).
         self.queued: dict[int, int] = NOTHING_QUEUED
 

@@ -104,10 +104,10 @@ class Consumer:
     """
 
     __slots__ = (
-        "ack_timeout_ms", "answered_at_ms", "consumer_id", "credit_bytes", "credit_messages",
-        "credit_returns", "delivered", "expired", "flights", "handling", "has_answered", "in_flight", "keeps", "key_filters",
-        "max_extend_ms", "name", "notes", "paused", "recall_at_ms", "refresh_at_ms", "reports", "resumed", "seat", "session",
-        "single", "slot_index", "standing", "standing_since_ms", "took_at_ms", "trial_at_ms", "trials",
+        "ack_timeout_ms", "answered_at_ms", "consumer_id", "credit_bytes", "credit_messages", "credit_returns",
+        "delivered", "expired", "flights", "handling", "has_answered", "in_flight", "keeps", "key_filters",
+        "max_extend_ms", "name", "notes", "paused", "rank", "recall_at_ms", "refresh_at_ms", "reports", "resumed",
+        "session", "single", "slot_index", "standing", "standing_since_ms", "took_at_ms", "trial_at_ms", "trials",
         "unhandled",
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ class Consumer:
         window = terms.window_messages
         self.consumer_id = consumer_id
         self.name = name
-        self.seat = 0  # its place in the order of the consumers, ascending
+        self.rank = 0  # its place in the order of the consumers, ascending
         # Shared: where it notes that its credit or the number of its messages changed. See `Takers`.
         self.notes: set[Consumer] | None = None
         self.session = session
@@ -144,7 +144,7 @@ class Consumer:
         self.max_extend_ms = terms.max_extend_ms
         self.unhandled = Unhandled()  # messages in its buffer, if it reports
         self.took_at_ms = -1  # time of the last report that its application takes messages
-        self.keeps: Sequence[tuple[int, int, int | None]] = ()  # absent: messages kept for it (`holdings`)
+        self.keeps: Sequence[tuple[int, int, int | None]] = ()  # absent: messages kept for it (`handover`)
         self.resumed = False  # it continues with the messages kept for it
         self.recall_at_ms = 0  # earliest time of the next recall
         self.slot_index = -1  # key-shared: its place in the slot table
@@ -160,7 +160,7 @@ class Consumer:
 
     @property
     def absent(self) -> bool:
-        """Return whether only its place is kept, since its topic came from another broker."""
+        """Return whether only its place is reserved, since its topic came from another broker."""
         return bool(self.keeps)
 
     @property
@@ -187,7 +187,7 @@ class Consumer:
         return self.in_flight > 15 * self.credit_messages
 
     def takes_all_of(self, other: Consumer) -> bool:
-        """Return whether it accepts every key that `other` accepts. A kept place accepts nothing."""
+        """Return whether it accepts every key that `other` accepts. A reserved place accepts nothing."""
         if self.absent or (not self.credit_messages and not self.in_flight):
             return False
         return not self.key_filters or self.key_filters == other.key_filters

@@ -16,7 +16,7 @@ from pydanube_broker.subscription.effects import (
     SessionReason,
     SessionStarted,
 )
-from pydanube_broker.subscription.holdings import Holdings, go_on
+from pydanube_broker.subscription.handover import Handover, go_on
 from pydanube_broker.subscription.routes.key_filters import check_key_filters
 from pydanube_broker.subscription.routes.key_slots import KeySlots
 from pydanube_broker.subscription.takers import Takers
@@ -35,7 +35,7 @@ class Members:
     """The consumers of one subscription, by arrival. Exclusive and failover send to the first."""
 
     __slots__ = (
-        "_by_id", "_by_name", "_seated", "_seats", "_sessions", "_type", "_window", "batched", "idle", "reporting",
+        "_by_id", "_by_name", "_by_rank", "_ranks", "_sessions", "_type", "_window", "batched", "idle", "reporting",
         "slots", "takers",
     )  # fmt: skip
 
@@ -48,8 +48,8 @@ class Members:
         self.takers = Takers()  # shared only
         self.reporting = 0  # consumers that report which messages their applications take
         self.batched = 0  # consumers that take more than one message at a time
-        self._seated: dict[int, Consumer] = {}
-        self._seats = itertools.count()
+        self._by_rank: dict[int, Consumer] = {}
+        self._ranks = itertools.count()
         self._by_id: dict[int, Consumer] = {}
         self._by_name: dict[str, Consumer] = {}
         self._sessions = sessions
@@ -59,7 +59,7 @@ class Members:
     @property
     def consumers(self) -> Collection[Consumer]:
         """Return the consumers in their order."""
-        return self._seated.values()
+        return self._by_rank.values()
 
     def named(self, name: str) -> Consumer | None:
         return self._by_name.get(name)
@@ -81,7 +81,9 @@ class Members:
             )
         if self._type is SubscriptionType.EXCLUSIVE:
             for holder in [one for one in self.consumers if one.absent and one.name != name]:
-                self.leave(holder.consumer_id)  # a kept place does not outlast the join of another consumer
+                self.leave(
+                    holder.consumer_id
+                )  # a reserved place does not outlast the join of another consumer
         old = self.named(name)
         if self._type is SubscriptionType.EXCLUSIVE and self.consumers and old is None:
             busy = next(iter(self.consumers)).name
@@ -114,10 +116,10 @@ class Members:
         # A take-over keeps the place: a standby that reconnects does not go to the end of the line.
         # But in failover, a consumer that was set aside goes behind the one that took over.
         last = old is None or (old.set_aside and self._type is SubscriptionType.FAILOVER)
-        seat = None if old is None or last else old.seat
+        rank = None if old is None or last else old.rank
         if old is not None:
-            self._unseat(old, replaced=not last)
-        self._seat(consumer, seat)
+            self._remove(old, replaced=not last)
+        self._add(consumer, rank)
         if self.slots is not None:
             if old is None:
                 self.slots.add(consumer, self._window)
@@ -138,23 +140,23 @@ class Members:
             effects.append(Activated(consumer_id=consumer_id))
         return effects
 
-    def keep_places(self, holdings: Holdings) -> list[Consumer]:
+    def reserve_places(self, handover: Handover) -> list[Consumer]:
         """Add places for consumers that have not yet reconnected since the topic moved here. Return them."""
-        seats = []
-        for number, each in enumerate(holdings.consumers, 1):
-            seat = Consumer(
+        absent = []
+        for number, each in enumerate(handover.consumers, 1):
+            consumer = Consumer(
                 consumer_id=-number,  # no connection has a negative id
                 name=each.consumer,
                 session=each.session,
                 ack_timeout_ms=0,
                 terms=ConsumerTerms(),
             )
-            seat.keeps = each.ranges
-            self._seat(seat)
+            consumer.keeps = each.ranges
+            self._add(consumer)
             if self.slots is not None:
-                self.slots.add(seat, self._window)
-            seats.append(seat)
-        return seats
+                self.slots.add(consumer, self._window)
+            absent.append(consumer)
+        return absent
 
     @property
     def active(self) -> Consumer | None:
@@ -169,7 +171,7 @@ class Members:
         consumer = self._by_id.pop(consumer_id, None)
         if consumer is None:
             return
-        self._unseat(consumer)
+        self._remove(consumer)
         if self.slots is not None:
             self.slots.remove(consumer, self._window)
         self._release(consumer)
@@ -177,13 +179,13 @@ class Members:
 
     def to_the_end(self, consumer: Consumer) -> None:
         """Put an attached consumer behind all others."""
-        self._unseat(consumer)
-        self._seat(consumer)
+        self._remove(consumer)
+        self._add(consumer)
 
-    def _seat(self, consumer: Consumer, seat: int | None = None) -> None:
-        """Add a consumer, at the seat of its predecessor if given, else behind all others."""
-        consumer.seat = next(self._seats) if seat is None else seat
-        self._seated[consumer.seat] = consumer
+    def _add(self, consumer: Consumer, rank: int | None = None) -> None:
+        """Add a consumer, at the rank of its predecessor if given, else behind all others."""
+        consumer.rank = next(self._ranks) if rank is None else rank
+        self._by_rank[consumer.rank] = consumer
         self._by_id[consumer.consumer_id] = consumer
         self._by_name[consumer.name] = consumer
         self.batched += not consumer.single
@@ -192,10 +194,10 @@ class Members:
             consumer.notes = self.takers.changed
             consumer.changed()
 
-    def _unseat(self, consumer: Consumer, *, replaced: bool = False) -> None:
-        """Remove a consumer. If it is replaced, the entry of its seat stays, and so the order."""
+    def _remove(self, consumer: Consumer, *, replaced: bool = False) -> None:
+        """Remove a consumer. If it is replaced, the entry of its rank stays, and so the order."""
         if not replaced:
-            del self._seated[consumer.seat]
+            del self._by_rank[consumer.rank]
         del self._by_name[consumer.name]
         self.batched -= not consumer.single
         self.reporting -= consumer.reports

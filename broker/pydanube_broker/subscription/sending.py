@@ -20,7 +20,7 @@ from pydanube_broker.subscription.routes.spreading import (
     MAX_ROUTED,
     NOBODY,
     affordable,
-    bytes_by_seat,
+    bytes_by_member,
     head_of,
     indices_for,
     indices_of,
@@ -28,7 +28,7 @@ from pydanube_broker.subscription.routes.spreading import (
     masks_for,
     round_robin,
 )
-from pydanube_broker.subscription.takers import NO_SEAT
+from pydanube_broker.subscription.takers import NO_RANK
 from pydanube_broker.subscription.window import Window
 
 # Messages of one slice of a shared subscription: about one full batch, so that batches are seldom cut and
@@ -74,7 +74,7 @@ class Sending:
         self.end = end
         self._span = span_messages
         self._ordered_retry = ordered_retry
-        self._turn = NO_SEAT  # shared: seat of the consumer that was sent to last
+        self._turn = NO_RANK  # shared: rank of the consumer that was sent to last
         self.redelivered = 0
         self.unrouted = 0
 
@@ -256,7 +256,7 @@ class Sending:
             self.redelivered += messages
         consumer.launched(messages, size_bytes)
         if self._type is SubscriptionType.SHARED:
-            self._turn = consumer.seat
+            self._turn = consumer.rank
         return True
 
     def hold(
@@ -347,7 +347,7 @@ class Sending:
             if index in who
         ]
         if who:
-            self._turn = consumers[turn].seat - 1  # the next one is that consumer
+            self._turn = consumers[turn].rank - 1  # the next one is that consumer
         return selections
 
     def _routed_by_key(
@@ -368,13 +368,13 @@ class Sending:
         packed = pack_slots(slots)
         who = table.route(packed, keys)
         queues = not table.filtered and plan.delivery_count == 1
-        seat_bytes = bytes_by_seat(who, sizes)
+        member_bytes = bytes_by_member(who, sizes)
         chosen: list[tuple[Consumer, MutableSequence[int], int]] = []
         for consumer in self.members.consumers:
             if consumer.slot_index not in who:
                 continue
             indices = indices_of(who, consumer.slot_index)
-            together = None if seat_bytes is None else seat_bytes[consumer.slot_index]
+            together = None if member_bytes is None else member_bytes[consumer.slot_index]
             # A queue is sent as a whole, but a consumer of single messages is sent one of each slot.
             may_queue = queues and not consumer.single
             fitting = 0 if table.queues.has(consumer) else affordable(consumer, indices, sizes, together)
@@ -390,25 +390,27 @@ class Sending:
         selections: list[Selection] = []
         queued: list[tuple[Chunk, int, int]] = []
         for consumer, indices, fitting in chosen:
-            seat = consumer.slot_index
+            member = consumer.slot_index
             if fitting == len(indices):
-                together = None if seat_bytes is None or not queues or consumer.single else seat_bytes[seat]
+                together = (
+                    None if member_bytes is None or not queues or consumer.single else member_bytes[member]
+                )
                 selections.append(
-                    self._launch(plan, placed, who, seat, indices, consumer, sizes, now_ms, together)
+                    self._launch(plan, placed, who, member, indices, consumer, sizes, now_ms, together)
                 )
                 continue
             left = fitting
-            for chunk, mask in masks_for(placed, who, seat):
+            for chunk, mask in masks_for(placed, who, member):
                 first = head_of_mask(mask, left) if left else 0
                 left -= first.bit_count()
                 if first:
                     window.launch(chunk, first, consumer, now_ms)
                 if mask ^ first:
-                    queued.append((chunk, mask ^ first, seat))
+                    queued.append((chunk, mask ^ first, member))
             if fitting:
                 selections.append(self._selected(plan, consumer, indices[:fitting], sizes))
-        for chunk, mask, seat in queued:
-            window.queue(chunk, mask, seat)
+        for chunk, mask, member in queued:
+            window.queue(chunk, mask, member)
         if NOBODY in who:
             for chunk, mask in masks_for(placed, who, NOBODY):
                 window.make_ready(chunk, mask)

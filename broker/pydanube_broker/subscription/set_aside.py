@@ -36,7 +36,7 @@ from pydanube_broker.subscription.window import Window
 FIRST_TRIAL_TIMEOUTS: Final = 4
 MOST_DOUBLINGS: Final = 4
 
-_seat: Final = attrgetter("seat")
+_rank: Final = attrgetter("rank")
 
 
 class SettingAside:
@@ -183,4 +183,4 @@ class SettingAside:
             if one.standing is not Standing.ANSWERING and self._members.find(one.consumer_id) is one
         ]
         self._not_answering = dict.fromkeys(there)
-        return sorted(there, key=_seat)
+        return sorted(there, key=_rank)

@@ -65,11 +65,11 @@ from pydanube_broker.subscription.answers import Answers
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
-from pydanube_broker.subscription.kept_places import KeptPlaces
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.planning import first_blocked, oldest_sent
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
+from pydanube_broker.subscription.reserved_places import ReservedPlaces
 from pydanube_broker.subscription.routes.key_slots import KeySlots
 from pydanube_broker.subscription.sending import Sending
 from pydanube_broker.subscription.set_aside import SettingAside
@@ -140,7 +140,7 @@ class Subscription:
         self.answers = Answers(window, members, self._aside, self.failures)
         self.look_skipped = False  # a recall may be due at `_look_ms`
         self._look_ms = 0
-        self.places = KeptPlaces(self.members, self.window, self._aside)
+        self.places = ReservedPlaces(self.members, self.window, self._aside)
 
     @classmethod
     def restore(cls, type: SubscriptionType, cursor: CursorSnapshot, **options: object) -> Subscription:
@@ -166,9 +166,9 @@ class Subscription:
         """Return whether `routed` needs the keys: key-shared while a consumer has key filters."""
         return self.members.slots is not None and self.members.slots.filtered
 
-    def seats_of(self, slots: array[int]) -> bytearray | None:
-        """Key-shared without filters: return the seat of each slot, one byte each. A hint (`KeySlots`)."""
-        return None if self.members.slots is None else self.members.slots.seats_of(slots)
+    def members_of(self, slots: array[int]) -> bytearray | None:
+        """Key-shared without filters: return the member of each slot, one byte each. A hint (`KeySlots`)."""
+        return None if self.members.slots is None else self.members.slots.members_of(slots)
 
     def is_active(self, consumer_id: int) -> bool:
         """Return whether messages go to the consumer: in failover only to the first that is not set aside."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydanube_broker.subscription.consumer import Consumer
 
-NO_SEAT: Final = -1  # below all seats
+NO_RANK: Final = -1  # below all ranks
 
 
 class Takers:
@@ -18,15 +18,15 @@ class Takers:
     again at the next look-up, so changes between two look-ups cost little. The lists are moved in C.
     """
 
-    __slots__ = ("_by_held", "_by_seat", "_filed", "_held", "_seats", "changed", "in_flight")
+    __slots__ = ("_by_held", "_by_rank", "_filed", "_held", "_ranks", "changed", "in_flight")
 
     def __init__(self) -> None:
         self.changed: set[Consumer] = set()
         self.in_flight = 0  # messages that the consumers with credit hold
         self._filed: dict[Consumer, int] = {}  # those with credit, and how many messages they hold
-        self._by_seat: dict[int, Consumer] = {}
-        self._seats: list[int] = []  # of all with credit, ascending
-        self._by_held: dict[int, list[int]] = {}  # their seats, ascending, by the number of messages held
+        self._by_rank: dict[int, Consumer] = {}
+        self._ranks: list[int] = []  # of all with credit, ascending
+        self._by_held: dict[int, list[int]] = {}  # their ranks, ascending, by the number of messages held
         self._held: list[int] = []  # the keys of `_by_held`, ascending
 
     def remove(self, consumer: Consumer) -> None:
@@ -48,33 +48,33 @@ class Takers:
     def least_loaded(
         self, after: int, passed_over: Callable[[Consumer], bool] | None = None
     ) -> Consumer | None:
-        """Return the consumer that holds the fewest messages, or among equals the next after the seat `after`.
+        """Return the consumer that holds the fewest messages, or among equals the next after the rank `after`.
 
         Those that are `passed_over` come last. O(consumers passed over).
         """
         self._settle()
         first = None
-        for seat in self._in_order(after):
-            consumer = self._by_seat[seat]
+        for rank in self._in_order(after):
+            consumer = self._by_rank[rank]
             if passed_over is None or not passed_over(consumer):
                 return consumer
             first = first or consumer
         return first
 
     def in_turn(self, after: int, most: int) -> list[Consumer]:
-        """Return up to `most` consumers with credit, the next after the seat `after` first."""
+        """Return up to `most` consumers with credit, the next after the rank `after` first."""
         self._settle()
-        at = bisect_right(self._seats, after)
-        seats = self._seats[at : at + most]
-        seats += self._seats[: min(at, most - len(seats))]
-        return [self._by_seat[seat] for seat in seats]
+        at = bisect_right(self._ranks, after)
+        ranks = self._ranks[at : at + most]
+        ranks += self._ranks[: min(at, most - len(ranks))]
+        return [self._by_rank[rank] for rank in ranks]
 
     def _in_order(self, after: int) -> Iterator[int]:
         for held in self._held:
-            seats = self._by_held[held]
-            at = bisect_right(seats, after)
-            for number in range(at, at + len(seats)):
-                yield seats[number % len(seats)]
+            ranks = self._by_held[held]
+            at = bisect_right(ranks, after)
+            for number in range(at, at + len(ranks)):
+                yield ranks[number % len(ranks)]
 
     def _settle(self) -> None:
         for consumer in self.changed:
@@ -85,24 +85,24 @@ class Takers:
         before = self._filed.get(consumer)
         if before == held:
             return
-        seat = consumer.seat
+        rank = consumer.rank
         if before is None:
-            insort(self._seats, seat)
-            self._by_seat[seat] = consumer
+            insort(self._ranks, rank)
+            self._by_rank[rank] = consumer
         else:
             self.in_flight -= before
-            seats = self._by_held[before]
-            del seats[bisect_left(seats, seat)]
-            if not seats:
+            ranks = self._by_held[before]
+            del ranks[bisect_left(ranks, rank)]
+            if not ranks:
                 del self._by_held[before]
                 del self._held[bisect_left(self._held, before)]
         if held is None:
-            del self._filed[consumer], self._by_seat[seat]
-            del self._seats[bisect_left(self._seats, seat)]
+            del self._filed[consumer], self._by_rank[rank]
+            del self._ranks[bisect_left(self._ranks, rank)]
             return
         self.in_flight += held
         self._filed[consumer] = held
         if held not in self._by_held:
             self._by_held[held] = []
             insort(self._held, held)
-        insort(self._by_held[held], seat)
+        insort(self._by_held[held], rank)

@@ -73,7 +73,7 @@ class StateListener(Protocol):
     """Listener notified when messages of a chunk enter or leave a state. Key-shared updates its slots."""
 
     def ready_added(self, chunk: Chunk, mask: int) -> None: ...
-    def queued(self, chunk: Chunk, mask: int, seat: int) -> None: ...
+    def queued(self, chunk: Chunk, mask: int, member: int) -> None: ...
     def ready_removed(self, chunk: Chunk, mask: int) -> None: ...
     def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
     def stop_removed(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
@@ -89,20 +89,8 @@ class Window:
     """
 
     __slots__ = (
-        "blocked",
-        "chunks",
-        "floor",
-        "gaps",
-        "generation",
-        "in_flight",
-        "listener",
-        "next",
-        "ready",
-        "timers",
-        "unread_state",
-        "unsaved",
-        "version",
-        "waiting",
+        "blocked", "chunks", "floor", "gaps", "generation", "in_flight", "listener", "next", "ready", "timers",
+        "unread_state", "unsaved", "version", "waiting",
     )  # fmt: skip
 
     def __init__(self, snapshot: CursorSnapshot, *, durable: bool) -> None:
@@ -255,13 +243,13 @@ class Window:
         if self.listener is not None:
             self.listener.ready_added(chunk, mask)
 
-    def queue(self, chunk: Chunk, mask: int, seat: int) -> None:
-        """Queue messages in no state for the consumer in that seat, until it has credit (key-shared)."""
+    def queue(self, chunk: Chunk, mask: int, member: int) -> None:
+        """Queue messages in no state for the consumer in that member, until it has credit (key-shared)."""
         assert self.listener is not None
         chunk.ready |= mask
         self.ready += mask.bit_count()
         self.version += 1
-        self.listener.queued(chunk, mask, seat)
+        self.listener.queued(chunk, mask, member)
 
     def take_ready(self, chunk: Chunk, mask: int) -> None:
         """Take messages out of the ready state. The caller launches or closes them."""

@@ -18,7 +18,7 @@ from pydanube_core.quotas import HOURLY, QUOTAS, Quota, QuotaKind, QuotaUse, par
 from pydanube_core.security.identity import Identity
 
 from pydanube_broker.admin_state import SECURITY_VERSION, AdminState, admin_table, version_table
-from pydanube_broker.records import Aside, Records
+from pydanube_broker.records import Quarantine, Records
 from pydanube_broker.tenants.account import Account
 from pydanube_broker.topics.gate import monotonic_ms
 
@@ -51,7 +51,7 @@ class Quotas:
     """
 
     def __init__(
-        self, state: AdminState, defaults: Mapping[QuotaKind, str], aside: Aside | None = None
+        self, state: AdminState, defaults: Mapping[QuotaKind, str], quarantine: Quarantine | None = None
     ) -> None:
         self.slowed, self.refused = FeltQuotas(), FeltQuotas()
         self._defaults: dict[QuotaKind, Quota] = {
@@ -60,7 +60,9 @@ class Quotas:
         self.on = any(each.limits for each in self._defaults.values())  # any quota is set
         self._own: dict[tuple[QuotaKind, str], Quota] = {}
         self._stored = admin_table(QUOTAS, Quota.from_bytes)
-        self.records = Records(state.store, [self._stored, version_table()], changed=self._apply, aside=aside)
+        self.records = Records(
+            state.store, [self._stored, version_table()], changed=self._apply, quarantine=quarantine
+        )
         # Sessions hold theirs. The last ones are also held here, so that a debt outlives its session.
         self._accounts: WeakValueDictionary[tuple[QuotaKind, str], Account] = WeakValueDictionary()
         self._held: dict[tuple[QuotaKind, str], Account] = {}

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydanube_storage.objects import ObjectStore
 
 from pydanube_broker.chain.store import ConcurrentReads, names_below, read_object
-from pydanube_broker.tier.kept_states_work import Answer, Call, KeptStatesWork
+from pydanube_broker.tier.topic_reports_work import Answer, Call, TopicReportsWork
 
 THREADS: Final = 8  # pieces on their way, and a few reads beside them
 
@@ -27,7 +27,7 @@ class ChainWork:
             "read_many": self.read_many,
             "names": self.names,
             "delete": self.delete,
-            "states_newest": KeptStatesWork(self._store).newest,
+            "states_newest": TopicReportsWork(self._store).newest,
         }
 
     def create(self, arguments: dict[str, Any], blob: bytes) -> Answer:

@@ -18,7 +18,7 @@ class ChainRecord:
     """The record of one of several brokers, which its registration has made. A lone broker has none.
 
     Args:
-        take_over: others take all topics over when this broker's lease ends (`lease_hold`).
+        take_over: others take all topics over when this broker's lease ends (`lease_guard`).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Delete objects: retired ones after their grace period, orphans, and all of a deleted topic.
 
-Only the topic's owner deletes, while it holds the store (`holding`), and only objects that are in no catalog and
+Only the topic's owner deletes, while it holds the store (`owned_store`), and only objects that are in no catalog and
 provably of no use: this start wrote the object, or the catalog had it before, or listed objects that exist cover all
 its offsets. An object that is newer than the catalog is none of these, and stays. When an object leaves the topic, the
 catalog changes first. When the topic itself is deleted, the catalog changes last: a head without a topic marks objects

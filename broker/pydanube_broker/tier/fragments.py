@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube_core.errors import CorruptObject
 
-from pydanube_broker.tier.kept_states_work import Answer, Call
+from pydanube_broker.tier.topic_reports_work import Answer, Call
 
 # Importing the whole cluster package for one name doubled the start time of the tier's process
 if TYPE_CHECKING:

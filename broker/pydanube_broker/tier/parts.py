@@ -9,7 +9,7 @@ from pydanube_storage.catalog import ObjectCatalog
 
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.disk_room import DiskRoom
-from pydanube_broker.tier.holding import StoreHold
+from pydanube_broker.tier.owned_store import OwnedStore
 from pydanube_broker.topics.hub import Hub
 
 
@@ -19,7 +19,7 @@ class TierParts:
     catalog: ObjectCatalog
     child: TierChild
     folders: dict[int, str]  # topic id → folder of its objects
-    hold: StoreHold
+    hold: OwnedStore
     room: DiskRoom
     cluster: str  # keys begin with its name
     object_format: Callable[[], int]  # the highest that each broker of the cluster reads

@@ -32,10 +32,10 @@ from pydanube_broker.tier.collecting import Collector
 from pydanube_broker.tier.deleted_topics import DeletedTopics
 from pydanube_broker.tier.disk_room import DiskRoom, Measure, shares_disk
 from pydanube_broker.tier.flushing import Due, Flusher
-from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.maintenance import Maintenance
 from pydanube_broker.tier.object_checks import ObjectChecks
 from pydanube_broker.tier.options import missing_extra, store_options
+from pydanube_broker.tier.owned_store import OwnedStore
 from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.steps import TierStep, reached
 from pydanube_broker.tier.upkeep import Upkeep
@@ -96,7 +96,7 @@ class Tier:
         self.catalog = ObjectCatalog(metadata, wall_ms=now_ms, moment=_moment)
         self._deleted_topics = DeletedTopics(hub, self.catalog, deleted)
         self.child = TierChild(self.options)
-        self.hold = StoreHold(
+        self.hold = OwnedStore(
             self.options,
             folder,
             metadata,

@@ -46,9 +46,9 @@ from pydanube_broker.chain.store import names_below, read_object
 from pydanube_broker.subscription.batch_columns import rest_of
 from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.fragments import FragmentWork
-from pydanube_broker.tier.kept_states_work import KeptStatesWork
 from pydanube_broker.tier.messages import pack_batches
 from pydanube_broker.tier.steps import TierStep, reached
+from pydanube_broker.tier.topic_reports_work import TopicReportsWork
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 READ_BYTES: Final = 4 << 20  # of a journal segment in one read
@@ -137,7 +137,7 @@ class TierWork:
             "export_add": self._exports.add,
             "export_finish": self._exports.finish,
             "export_abort": self._exports.abort,
-            **KeptStatesWork(self._store).calls(),
+            **TopicReportsWork(self._store).calls(),
             **FragmentWork(self._store).calls(),
             **TelemetryWork(self._store).calls(),
         }

@@ -52,7 +52,7 @@ class Hub:
         self._durable = self._stored = 0
         # Whether a start fails without the chain. Otherwise it could lose messages that only the store has
         self.stores: Callable[[], bool] = lambda: False
-        # Whether the disk is not sufficient now, because other brokers may be taking topics over (`tier.lease_hold`)
+        # Whether the disk is not sufficient now, because other brokers may be taking topics over (`tier.lease_guard`)
         self.holds: Callable[[], bool] = lambda: False
 
     # -- JournalOwner ----------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from pydanube_broker.subscription.cursor import (
     decode_snapshot,
     encode_snapshot,
 )
-from pydanube_broker.subscription.holdings import Holdings
+from pydanube_broker.subscription.handover import Handover
 from pydanube_broker.subscription.ranges import Range, normalise
 from pydanube_broker.topics.producers import Appended, Opening, Producers
 
@@ -92,7 +92,7 @@ class LogState:
     copied: dict[int, CursorSnapshot] = field(default_factory=dict)
     deltas: dict[int, list[CursorDelta]] = field(default_factory=dict)  # replayed and not in `cursors` yet
     #: while the topic moves to another broker, by subscription. In memory only: a crash redelivers all that is held
-    holdings: dict[int, Holdings] = field(default_factory=dict, repr=False, compare=False)
+    handovers: dict[int, Handover] = field(default_factory=dict, repr=False, compare=False)
     #: this topic's entry in the last head, and the values that it was encoded from
     _encoded: tuple[tuple[object, ...], bytes] | None = field(
         default=None, init=False, repr=False, compare=False

@@ -16,7 +16,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import RuleArea
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
-from pydanube_core.facts import ConsumerFacts, DialFacts, FailedMoveFacts, MoveFacts, SetAside
+from pydanube_core.facts import ConsumerFacts, DialFacts, FailedMoveFacts, MoveFacts, QuarantinedKey
 from pydanube_core.security.credential import Credential
 
 BURST_TIMES: Final = 3.0  # the typical part of the window
@@ -463,7 +463,7 @@ class BrokerView:
     tier_errors: Count
     tier_off: str | None  # why there is no cold tier
     late_store: LateStoreView | None = None  # of a lone broker
-    set_aside: tuple[SetAside, ...] = ()
+    quarantined: tuple[QuarantinedKey, ...] = ()
     # Deletions: call id → until when they had an undo
     given_up: Mapping[str, int] = field(default_factory=dict)
     clock: str | None = None  # sentence about the machine's clock, if it stepped recently

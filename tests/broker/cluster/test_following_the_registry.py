@@ -116,4 +116,4 @@ async def test_what_lies_between_the_trees_is_not_taken_in(catalog: TopicCatalog
     await store.transact([Put("/schemas/x", b"no record of the catalog")])
     await catalog.create_topic(T)
     assert known_keys(catalog) - before == {keys.topic_key(T)}
-    assert catalog.aside.found == {}
+    assert catalog.quarantine.found == {}

@@ -8,7 +8,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import SubscriptionSpec, TopicSettings, TopicSpec
 from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.records import Aside
+from pydanube_broker.records import Quarantine
 from pydanube_core.list_keys import LagKey
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import KeyValue, Revision
@@ -56,7 +56,7 @@ def test_lag_keys_are_those_of_topics_that_are_there(changes: list[tuple[str, in
             item = KeyValue(
                 key=key, value=value, create_revision=Revision(revision), mod_revision=Revision(revision)
             )
-            table.put(item, Aside())
+            table.put(item, Quarantine())
         else:
             table.remove(key, Revision(revision))
         there = {

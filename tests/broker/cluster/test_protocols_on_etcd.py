@@ -81,7 +81,7 @@ async def test_leader_whose_lease_is_gone_is_replaced_and_its_writes_are_refused
         stack.push_async_callback(catalog.records.aclose)
         topics = await catalog.create_topic(TopicName("default", "t"), partitions=3)
         held = old.election.leadership
-        stale = Assigner(old.store, leadership=held, aside=catalog.aside)
+        stale = Assigner(old.store, leadership=held, quarantine=catalog.quarantine)
         lease = old.membership.registration.lease_id
         assert lease is not None
         await new.store.revoke_lease(lease)
@@ -89,7 +89,7 @@ async def test_leader_whose_lease_is_gone_is_replaced_and_its_writes_are_refused
         incarnation = new.membership.registration.incarnation
         with pytest.raises((GuardFailed, Conflict)):
             await stale.assign_all(topics, BrokerId(1), incarnation=incarnation, current={})
-        present = Assigner(new.store, leadership=new.election.leadership, aside=catalog.aside)
+        present = Assigner(new.store, leadership=new.election.leadership, quarantine=catalog.quarantine)
         made = await present.assign_all(topics, BrokerId(2), incarnation=incarnation, current={})
         assert {each.broker_id for each in made.values()} == {BrokerId(2)}
         with pytest.raises(Conflict):  # not sealed: nobody else may have it

@@ -298,8 +298,8 @@ async def test_a_partition_whose_name_is_taken_stops_no_start_and_comes_back_by_
         other = catalog.index.topic(taken)
         assert other.topic_id != parts[-1].topic_id
         assert len(catalog.index.partitions(CLICKS)) == PARTS
-        (aside,) = catalog.restorable.set_aside()
-        assert (aside.operation, aside.arguments) == ("topics.delete", {"topic": str(CLICKS)})
+        (quarantine,) = catalog.restorable.quarantined()
+        assert (quarantine.operation, quarantine.arguments) == ("topics.delete", {"topic": str(CLICKS)})
         with pytest.raises(NameReused):
             await catalog.restore_topics("c1")
 

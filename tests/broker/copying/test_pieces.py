@@ -20,7 +20,7 @@ from pydanube_broker.copying.piece import (
     read_fragment,
 )
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
-from pydanube_broker.subscription.holdings import Held, HeldBy, Holdings
+from pydanube_broker.subscription.handover import HandedConsumer, HandedRange, Handover
 from pydanube_broker.topics.log_state import LogState, encode_head
 from pydanube_core.batch import broker_part, encode_batch
 from pydanube_core.errors import CorruptObject, FormatTooNew
@@ -30,16 +30,20 @@ steady = settings(derandomize=True, deadline=None, max_examples=100)
 numbers = st.integers(0, 2**63 - 1)
 times = st.none() | st.integers(0, 2**32 - 2)
 held = st.builds(
-    lambda start, count, left: Held(start, start + count, left), st.integers(0, 99), st.integers(1, 9), times
+    lambda start, count, left: HandedRange(start, start + count, left),
+    st.integers(0, 99),
+    st.integers(1, 9),
+    times,
 )
 ranges = st.lists(held, max_size=3).map(tuple)
 some_ranges = st.lists(held, min_size=1, max_size=3).map(tuple)
-holdings = st.builds(
-    Holdings,
+handovers = st.builds(
+    Handover,
     slots=st.binary(max_size=3).map(lambda half: 2 * half),
     subscription_id=numbers,
     consumers=st.lists(
-        st.builds(HeldBy, consumer=st.text(max_size=5), session=numbers, ranges=some_ranges), max_size=2
+        st.builds(HandedConsumer, consumer=st.text(max_size=5), session=numbers, ranges=some_ranges),
+        max_size=2,
     ).map(tuple),
     waiting=ranges,
     idle=st.lists(st.tuples(st.text(max_size=5), numbers), max_size=2).map(tuple),
@@ -79,7 +83,7 @@ def pieces(draw: st.DrawFn) -> Piece:
         end_offset=at,
         batches=tuple(batches),
         state=state_of(topic_id, at, draw(st.integers(0, 3)), draw(st.integers(0, 3))) if final else None,
-        holdings=tuple(draw(st.lists(holdings, max_size=2, unique_by=lambda each: each.subscription_id)))
+        handovers=tuple(draw(st.lists(handovers, max_size=2, unique_by=lambda each: each.subscription_id)))
         if final
         else (),
     )
@@ -89,7 +93,7 @@ def facts(piece: Piece) -> tuple[object, ...]:
     state = None if piece.state is None else b"".join(encode_head([piece.state]))
     batches = tuple(bytes(batch) for batch in piece.batches)
     numbers = (piece.topic_id, piece.epoch, piece.first_offset, piece.end_offset)
-    return (*numbers, batches, state, piece.holdings)
+    return (*numbers, batches, state, piece.handovers)
 
 
 SMALL = Piece(
@@ -99,11 +103,11 @@ SMALL = Piece(
     end_offset=13,
     batches=(stored(10, 1), stored(11, 2)),
     state=state_of(7, 13),
-    holdings=(
-        Holdings(
+    handovers=(
+        Handover(
             subscription_id=500,
-            consumers=(HeldBy(consumer="c", session=9, ranges=(Held(11, 12, 30_000),)),),
-            waiting=(Held(12, 13, None),),
+            consumers=(HandedConsumer(consumer="c", session=9, ranges=(HandedRange(11, 12, 30_000),)),),
+            waiting=(HandedRange(12, 13, None),),
             idle=(("idle", 8),),
         ),
     ),
@@ -180,19 +184,19 @@ def test_a_newer_format_says_so() -> None:
         list(read_fragment(bytes(data)))
 
 
-def held_by_an_older_build(piece: Piece) -> dict[int, Holdings]:
+def held_by_an_older_build(piece: Piece) -> dict[int, Handover]:
     """What a build that does not know idle consumers reads: every entry in order, the last of a subscription counts."""
     data = b"".join(encode_piece(piece))
     state_bytes, held_bytes = PIECE_HEADER.unpack_from(data)[6:8]
     held = data[PIECE_HEADER.size + state_bytes :][:held_bytes]
     at = 4
-    found: dict[int, Holdings] = {}
+    found: dict[int, Handover] = {}
 
-    def ranges(count: int) -> tuple[Held, ...]:
+    def ranges(count: int) -> tuple[HandedRange, ...]:
         nonlocal at
         at += 20 * count
         return tuple(
-            Held(start, end, None if left == 2**32 - 1 else left)
+            HandedRange(start, end, None if left == 2**32 - 1 else left)
             for start, end, left in struct.iter_unpack("<QQI", held[at - 20 * count : at])
         )
 
@@ -204,10 +208,12 @@ def held_by_an_older_build(piece: Piece) -> dict[int, Holdings]:
             session, name_bytes, count = struct.unpack_from("<QII", held, at)
             at += 16 + name_bytes
             by.append(
-                HeldBy(consumer=held[at - name_bytes : at].decode(), session=session, ranges=ranges(count))
+                HandedConsumer(
+                    consumer=held[at - name_bytes : at].decode(), session=session, ranges=ranges(count)
+                )
             )
         wait = ranges(waiting)
-        found[number] = Holdings(
+        found[number] = Handover(
             subscription_id=number, consumers=tuple(by), waiting=wait, slots=held[at : at + slots]
         )
         at += slots
@@ -216,7 +222,7 @@ def held_by_an_older_build(piece: Piece) -> dict[int, Holdings]:
 
 
 def test_an_older_build_takes_what_consumers_hold_and_no_place_for_those_that_hold_nothing() -> None:
-    assert held_by_an_older_build(SMALL) == {500: replace(SMALL.holdings[0], idle=())}
-    only_idle = replace(SMALL, holdings=(Holdings(subscription_id=500, idle=(("idle", 8),)),))
+    assert held_by_an_older_build(SMALL) == {500: replace(SMALL.handovers[0], idle=())}
+    only_idle = replace(SMALL, handovers=(Handover(subscription_id=500, idle=(("idle", 8),)),))
     (found,) = held_by_an_older_build(only_idle).values()
     assert found.end == 0, "it has no effect: `take_in` needs an offset"

@@ -14,7 +14,7 @@ from pydanube_broker.home import metadata_watch
 from pydanube_broker.home.cluster_file import Home
 from pydanube_broker.home.cluster_recovery import recover
 from pydanube_broker.settings.sections import Metadata
-from pydanube_broker.tier import holding, metadata_witness
+from pydanube_broker.tier import metadata_witness, owned_store
 from pydanube_core.errors import ClusterMismatch, StoreUnavailable
 from pydanube_storage.metadata import Put
 from pydanube_storage.objects import OwnerMark
@@ -103,7 +103,7 @@ async def test_the_store_knows_how_far_etcd_was_whichever_broker_asks(
 async def test_a_second_etcd_made_of_a_snapshot_is_noticed_in_the_store(
     etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "CHECK_S", 0.1)
+    monkeypatch.setattr(owned_store, "CHECK_S", 0.1)
     await cluster.start(1)
     first = cluster.brokers[1]
     etcd.save(tmp_path / "snapshot")
@@ -176,7 +176,7 @@ async def test_a_store_that_takes_no_marks_for_long_is_not_taken_for_anothers() 
 async def test_marks_of_brokers_that_share_an_etcd_are_known_to_all(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "CHECK_S", 0.01)
+    monkeypatch.setattr(owned_store, "CHECK_S", 0.01)
     monkeypatch.setattr(metadata_witness, "EVERY_S", 0.0)
     for n in (1, 2, 3):
         await cluster.start(n)

@@ -454,7 +454,7 @@ def test_a_link_of_everything_leads_no_dead_letters_into_the_system_namespace() 
 
 def piece(topic_id: int, batch: bytes) -> Piece:
     return Piece(
-        topic_id=topic_id, epoch=1, first_offset=0, end_offset=2, batches=(memoryview(batch),), state=None, holdings=()
+        topic_id=topic_id, epoch=1, first_offset=0, end_offset=2, batches=(memoryview(batch),), state=None, handovers=()
     )  # fmt: skip
 
 

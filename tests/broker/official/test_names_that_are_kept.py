@@ -90,6 +90,6 @@ async def test_topic_arrives_though_the_record_of_one_client_is_damaged(
     assert {
         number: known.name for number, known in clients.producers.items() if known.topic is topic
     } == before
-    assert damaged in broker.registry.catalog.aside.found
-    del broker.registry.catalog.aside.found[damaged]
+    assert damaged in broker.registry.catalog.quarantine.found
+    del broker.registry.catalog.quarantine.found[damaged]
     await broker.admin_state.store.transact([Delete(damaged)])

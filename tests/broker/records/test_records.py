@@ -100,7 +100,7 @@ async def test_tables_show_the_past_and_follow_others_changes(store: MetadataSto
             ("/a/1", 2, None),
             ("/a/2", 5, None),
         ]
-        assert not tables.records.aside.found
+        assert not tables.records.quarantine.found
 
 
 async def test_change_is_in_the_tables_when_it_returns(store: MetadataStore) -> None:
@@ -154,7 +154,7 @@ async def test_value_that_cannot_be_read_is_set_aside_and_read_once_it_can_be(st
     await store.transact([Put("/a/1", b"x"), Put("/a/2", b"2")])
     async with following(store) as tables:
         assert tables.a.rows == {"/a/2": 2}
-        assert set(tables.records.aside.found) == {"/a/1"}
+        assert set(tables.records.quarantine.found) == {"/a/1"}
         assert tables.a.revision("/a/1") is not None  # it is there, though nothing can be said of it
         await store.transact([Put("/a/2", b"y")])
         await tables.records.refresh("/a/2")

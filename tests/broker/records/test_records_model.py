@@ -132,7 +132,7 @@ async def run(steps: list[Others | Add | Refresh], history: int) -> None:
             assert broker.index == broker.rows
             assert set(broker.rows) <= broker.told
             unreadable = set(items) - set(readable)
-            assert unreadable <= set(broker.records.aside.found)
+            assert unreadable <= set(broker.records.quarantine.found)
             await broker.records.aclose()
 
 

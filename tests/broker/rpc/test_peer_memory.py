@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from pydanube_broker.rpc.caller import Peer
-from pydanube_broker.rpc.peer_memory import PATIENCE_S, Holding, PeerMemory
+from pydanube_broker.rpc.peer_memory import PATIENCE_S, PeerBuffer, PeerMemory
 
 
 class World:
@@ -17,12 +17,12 @@ class World:
         self.memory = PeerMemory(1000, clock=lambda: self.now)
         self.holds: dict[str, int] = {}
         self.gone: list[str] = []
-        self.holdings: dict[str, Holding] = {}
+        self.buffers: dict[str, PeerBuffer] = {}
 
     def connect(self, name: str, address: str = "ipv4:10.0.0.1:1", principal: str | None = None) -> None:
         self.holds[name] = 0
         certificate = None if principal is None else {"subject": ((("commonName", principal),),)}
-        self.holdings[name] = Holding(
+        self.buffers[name] = PeerBuffer(
             Peer(address=address, certificate=certificate),
             self.now,
             holds=lambda: self.holds[name],
@@ -38,7 +38,7 @@ class World:
 
     def note(self, name: str, count: int) -> None:
         self.holds[name] = count
-        self.memory.note(self.holdings[name], count)
+        self.memory.note(self.buffers[name], count)
 
 
 def run(scenario: Callable[[World], None]) -> World:
@@ -95,9 +95,9 @@ def test_moving_bytes_may_take_half_the_budget_and_idle_holders_are_closed() -> 
             world.connect(name)
             world.note(name, 350)
         world.now += PATIENCE_S + 1
-        world.holdings["moving"].passed = 350_000
-        world.holdings["moving"].look(world.now)
-        world.holdings["stuck"].look(world.now)
+        world.buffers["moving"].passed = 350_000
+        world.buffers["moving"].look(world.now)
+        world.buffers["stuck"].look(world.now)
         world.memory.make_room()
 
     world = run(scenario)

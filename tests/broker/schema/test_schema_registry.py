@@ -361,7 +361,7 @@ async def test_damaged_record_of_leased_ids_is_set_aside_and_subjects_are_served
     await store.transact([Put(ID_BLOCKS, b"damaged")])
     registry = await opened(store)
     assert registry.latest("orders").version == 1
-    assert set(registry.records.aside.found) == {ID_BLOCKS}
+    assert set(registry.records.quarantine.found) == {ID_BLOCKS}
     with pytest.raises(CorruptMetadata):
         await registry.register("others", AVRO, avro("a"))
 
@@ -373,4 +373,4 @@ async def test_version_without_its_text_is_set_aside_and_the_others_are_served(s
     await store.transact([Delete(keys.definition_key("orders", 2))])
     registry = await opened(store)
     assert [each.version for each in registry.index.versions(registry.latest("orders").schema_id)] == [1]
-    assert set(registry.records.aside.found) == {keys.version_key("orders", 2)}
+    assert set(registry.records.quarantine.found) == {keys.version_key("orders", 2)}

@@ -19,7 +19,7 @@ from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
 from pydanube_broker.settings.sections import Settings
-from pydanube_broker.tier import holding
+from pydanube_broker.tier import owned_store
 from pydanube_core.errors import ClusterError, NotOwner, TierNotShared
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
@@ -342,7 +342,7 @@ async def test_brokers_that_start_at_once_call_their_store_the_same(
             given.append(proposed)
         return given[-1] if given else ""
 
-    monkeypatch.setattr(holding, "store_identity", identity)
+    monkeypatch.setattr(owned_store, "store_identity", identity)
     async with anyio.create_task_group() as group:
         cluster = SeveralBrokers(etcd, tmp_path, group)
         async with anyio.create_task_group() as starting:
@@ -357,7 +357,7 @@ async def test_brokers_that_start_at_once_call_their_store_the_same(
 async def test_who_was_about_to_name_the_store_and_is_gone_is_not_waited_for(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "NAMING_S", 0.0)
+    monkeypatch.setattr(owned_store, "NAMING_S", 0.0)
     async with anyio.create_task_group() as group:
         cluster = SeveralBrokers(etcd, tmp_path, group)
         url = str(cluster.settings(1).metadata.url)

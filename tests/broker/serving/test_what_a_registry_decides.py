@@ -107,7 +107,7 @@ def test_metadata_that_are_older_than_the_journal_are_refused(tmp_path: Path) ->
 
 async def test_topics_that_are_mine_or_nobodys_are_opened_but_for_served_ones_and_those_set_aside() -> None:
     records = {n: record(n) for n in range(1, 6)}
-    served, mine, ownerless, aside, other = records.values()
+    served, mine, ownerless, quarantine, other = records.values()
     acquired: list[TopicRecord] = []
     settled: list[int] = []
 
@@ -120,12 +120,12 @@ async def test_topics_that_are_mine_or_nobodys_are_opened_but_for_served_ones_an
 
     registry: Any = SimpleNamespace(
         catalog=SimpleNamespace(
-            aside=SimpleNamespace(found={topic_key(aside.topic): "unreadable"}),
+            quarantine=SimpleNamespace(found={topic_key(quarantine.topic): "unreadable"}),
             index=SimpleNamespace(topics=lambda: list(records.values())),
         ),
         _topics={served.topic: object()},
         ownership=SimpleNamespace(
-            is_mine=lambda topic_id: topic_id in (served.topic_id, mine.topic_id, aside.topic_id),
+            is_mine=lambda topic_id: topic_id in (served.topic_id, mine.topic_id, quarantine.topic_id),
             coordinator=SimpleNamespace(
                 place=lambda topic_id: None if topic_id == ownerless.topic_id else object()
             ),
@@ -155,7 +155,7 @@ class Cluster:
         self.waited: list[int] = []
         self.served: set[TopicName] = set()
         self.partitions: dict[TopicName, tuple[int, list[TopicRecord]]] = {}
-        self.aside: set[str] = set()
+        self.quarantine: set[str] = set()
         index = SimpleNamespace(
             find_topic=self.records.get,
             partitioned=self._partitioned,
@@ -168,7 +168,7 @@ class Cluster:
                 catalog=SimpleNamespace(
                     index=index,
                     records=SimpleNamespace(look_for=self._look_for),
-                    aside=SimpleNamespace(found=self.aside),
+                    quarantine=SimpleNamespace(found=self.quarantine),
                 ),
                 ownership=SimpleNamespace(
                     several=True,
@@ -229,7 +229,7 @@ async def test_a_known_topic_is_opened_here_if_it_is_mine_or_nobodys_and_not_set
     cluster = Cluster(known)
     cluster.placed |= {1} if is_placed else set()
     cluster.mine |= {1} if is_mine else set()
-    cluster.aside |= {topic_key(known.topic)} if is_aside else set()
+    cluster.quarantine |= {topic_key(known.topic)} if is_aside else set()
     await Placement(cluster.registry).reach(known.topic)
     assert cluster.acquired == ([known] if is_opened else [])
     assert not cluster.looked_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pydanube_broker.rpc.peer_memory import HeldForPeers
+from pydanube_broker.rpc.peer_memory import PeerMemoryStatistics
 from pydanube_broker.status import metrics as measures
 from pydanube_broker.status.metrics import (
     OTHER,
@@ -34,7 +34,7 @@ def gathered(topics: dict[str, int], *, name: str) -> Gathered:
     return Gathered(
         broker_id="1", version="0", journal_bytes=0, journal_read_only=False, tier_backlog_bytes=0, tier_errors=0,
         tier_objects={}, chain=None,
-        chain_fences=0, chain_fenced=False, peer_memory=HeldForPeers(held_bytes=0, limit_bytes=0, connections_closed=0), longest_stop_s=0.0,
+        chain_fences=0, chain_fenced=False, peer_memory=PeerMemoryStatistics(held_bytes=0, limit_bytes=0, connections_closed=0), longest_stop_s=0.0,
         open_alerts={}, subscriptions=samples,
         topics=[
             TopicSample(topic=topic, messages_in=count, bytes_in=0, producers=0, consumers=0, subscriptions=count)

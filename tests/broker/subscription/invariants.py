@@ -76,10 +76,10 @@ def check_slots(table: KeySlots, window: Window) -> None:
     check_queues(table.queues, window)
     for chunk in window.chunks:
         waiting = 0
-        for seat, mask in chunk.queued.items():
+        for member, mask in chunk.queued.items():
             waiting |= mask
             for slot in slots_of(chunk, mask):
-                assert table._owner[slot] == seat
+                assert table._owner[slot] == member
                 assert not table._stuck(slot)
         for slot in slots_of(chunk, chunk.ready ^ waiting):
             held[slot] = held.get(slot, 0) + 1
@@ -115,16 +115,16 @@ def check_slots(table: KeySlots, window: Window) -> None:
 
 
 def check_queues(queues: KeyQueues, window: Window) -> None:
-    """Assert the invariants of what waits for the seats of key-shared."""
+    """Assert the invariants of what waits for the members of key-shared."""
     waiting = [0] * len(queues._waiting)
     for chunk in window.chunks:
         together = 0
-        for seat, mask in chunk.queued.items():
+        for member, mask in chunk.queued.items():
             assert mask
             assert not mask & together
             assert mask & chunk.ready == mask
             together |= mask
-            waiting[seat] += mask.bit_count()
+            waiting[member] += mask.bit_count()
         assert (chunk.queued is NOTHING_QUEUED) is (chunk.start not in queues._chunks)
     assert waiting == queues._waiting
     assert list(queues._chunks.values()) == [chunk for chunk in window.chunks if chunk.queued]

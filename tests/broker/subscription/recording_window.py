@@ -55,9 +55,9 @@ class RecordingWindow(Window):
         self.enter(chunk, mask, MessageState.READY)
         super().make_ready(chunk, mask)
 
-    def queue(self, chunk: Chunk, mask: int, seat: int) -> None:
+    def queue(self, chunk: Chunk, mask: int, member: int) -> None:
         self.enter(chunk, mask, MessageState.READY)
-        super().queue(chunk, mask, seat)
+        super().queue(chunk, mask, member)
 
     def take_ready(self, chunk: Chunk, mask: int) -> None:
         self.leave(chunk, mask, MessageState.READY)

@@ -16,7 +16,7 @@ from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
 from pydanube_broker.subscription.routes.routed_part import KEPT_BYTES, KeptColumns, gather, pick
-from pydanube_broker.subscription.routes.spreading import LARGE_PART, bytes_by_seat, indices_for, indices_of
+from pydanube_broker.subscription.routes.spreading import LARGE_PART, bytes_by_member, indices_for, indices_of
 from pydanube_core.batch import BatchView, broker_part, read_producer_part
 from pydanube_core.batch.encode import encode_batch
 from pydanube_core.batch.select import KEY_SLOTS
@@ -65,29 +65,33 @@ def test_a_part_of_whole_batches_ends_with_one(messages: int, size_bytes: int | 
 
 @settings(deadline=None)
 @given(who=st.binary(min_size=1, max_size=700), per_batch=st.integers(30, 300))
-def test_what_each_seat_gets_of_an_arranged_part_is_cut_as_before(who: bytes, per_batch: int) -> None:
-    seats = bytes(byte % 3 for byte in who)
+def test_what_each_member_gets_of_an_arranged_part_is_cut_as_before(who: bytes, per_batch: int) -> None:
+    members = bytes(byte % 3 for byte in who)
     batches = [stored(base, min(per_batch, len(who) - base)) for base in range(0, len(who), per_batch)]
     part, plain = (gather(batches, plan([(0, len(who))])) for _ in range(2))
-    part.arrange(seats)
-    for seat in range(3):
-        chosen = indices_of(seats, seat)
-        assert list(chosen) == indices_for(seats, seat) == [i for i, own in enumerate(seats) if own == seat]
+    part.arrange(members)
+    for member in range(3):
+        chosen = indices_of(members, member)
+        assert (
+            list(chosen)
+            == indices_for(members, member)
+            == [i for i, own in enumerate(members) if own == member]
+        )
         pairs = zip(part.split(chosen), plain.split(chosen), strict=True)
         for (columns, indices), (others, same) in pairs:
             assert columns.cutter.select(indices) == others.cutter.select(same)
 
 
 @given(who=st.binary(min_size=1, max_size=600), data=st.data())
-def test_bytes_by_seat_are_the_sums_of_what_each_gets(who: bytes, data: st.DataObject) -> None:
+def test_bytes_by_member_are_the_sums_of_what_each_gets(who: bytes, data: st.DataObject) -> None:
     sizes = [data.draw(st.integers(0, 1 << 30))] * len(who)
     sizes[0] = data.draw(st.integers(0, 1 << 40))
-    found = bytes_by_seat(who, array("q", sizes))
-    assert bytes_by_seat(who, None) is None
+    found = bytes_by_member(who, array("q", sizes))
+    assert bytes_by_member(who, None) is None
     assert (found is None) is (len(who) < LARGE_PART)
-    for seat in set(who):
+    for member in set(who):
         if found is not None:
-            assert found[seat] == sum(sizes[i] for i in indices_for(who, seat))
+            assert found[member] == sum(sizes[i] for i in indices_for(who, member))
 
 
 @settings(deadline=None)

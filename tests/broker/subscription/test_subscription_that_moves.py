@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription import holdings
+from pydanube_broker.subscription import handover
 from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.subscription.holdings import REJOIN_MS
+from pydanube_broker.subscription.handover import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
@@ -307,7 +307,7 @@ def test_deadlines_of_held_messages_keep_running() -> None:
 
 
 def test_more_than_a_hand_over_takes_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings, "MOST_RANGES", 9)
+    monkeypatch.setattr(handover, "MOST_RANGES", 9)
     clients = Consumers(SubscriptionType.SHARED, end=20)
     clients.join(1)
     clients.pull()

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from pydanube_broker.tier.child import TierChild
-from pydanube_broker.tier.holding import StoreHold
+from pydanube_broker.tier.owned_store import OwnedStore
 from pydanube_broker.tier.ownership import Known, StoreOwnership, mark_of, place_of, read_known, write_known
 from pydanube_core.errors import StoreOwned
 from pydanube_storage.objects import LocalStore, OwnerMark, StoreOptions, make_mark, newest_mark
@@ -30,8 +30,8 @@ class Place:
         (self.data / "format.json").write_text("{}")
         self.adopted: list[OwnerMark | None] = []
 
-    def hold(self, *, take_over: int | None = None) -> StoreHold:
-        return StoreHold(
+    def hold(self, *, take_over: int | None = None) -> OwnedStore:
+        return OwnedStore(
             StoreOptions(url=str(self.objects)),
             self.data,
             self.metadata,
@@ -42,7 +42,7 @@ class Place:
             monotonic=lambda: 0.0,
         )
 
-    async def take(self, hold: StoreHold) -> StoreOwnership | None:
+    async def take(self, hold: OwnedStore) -> StoreOwnership | None:
         return await hold.take(CLUSTER, objects_listed=False, adopt=self._adopt)
 
     async def _adopt(self) -> None:
@@ -107,13 +107,13 @@ async def test_the_store_of_another_is_not_taken(place: Place) -> None:
 async def test_a_start_that_another_was_quicker_than_does_not_hold_the_store(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, make = place.hold(), StoreHold.make
+    hold, make = place.hold(), OwnedStore.make
 
-    async def second(self: StoreHold, mark: OwnerMark, *, scope: str) -> OwnerMark:
+    async def second(self: OwnedStore, mark: OwnerMark, *, scope: str) -> OwnerMark:
         place.leave(mark.incarnation, "quicker")
         return await make(self, mark, scope=scope)
 
-    monkeypatch.setattr(StoreHold, "make", second)
+    monkeypatch.setattr(OwnedStore, "make", second)
     with pytest.raises(StoreOwned):
         await place.take(hold)
     assert not hold.held
@@ -128,13 +128,13 @@ async def test_a_start_after_a_crash_between_mark_and_note_notes_the_mark_before
     place.leave(6, "f")
     await write_known(place.metadata, "", Known(incarnation=5, life="e", next_incarnation=6, next_life="f"))
     noted: list[Known | None] = []
-    make = StoreHold.make
+    make = OwnedStore.make
 
-    async def seen(self: StoreHold, mark: OwnerMark, *, scope: str) -> OwnerMark:
+    async def seen(self: OwnedStore, mark: OwnerMark, *, scope: str) -> OwnerMark:
         noted.append(await read_known(place.metadata, ""))
         return await make(self, mark, scope=scope)
 
-    monkeypatch.setattr(StoreHold, "make", seen)
+    monkeypatch.setattr(OwnedStore, "make", seen)
     hold: Any = place.hold()
     assert await place.take(hold) is StoreOwnership.CLAIM
     assert noted == [Known(incarnation=6, life="f", next_incarnation=7, next_life=hold.life)]

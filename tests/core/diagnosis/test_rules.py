@@ -37,7 +37,7 @@ from pydanube_core.diagnosis.views import (
     Thresholds,
     TopicView,
 )
-from pydanube_core.facts import SetAside
+from pydanube_core.facts import QuarantinedKey
 from pydanube_core.security.credential import Credential
 
 OPTIONS = DiagnosisOptions(sample_interval_s=5.0, window_s=300.0, stuck_after_s=60.0)
@@ -764,7 +764,7 @@ AILING: list[tuple[str, Severity, dict[str, Any]]] = [
     (
         "metadata_set_aside",
         Severity.CRITICAL,
-        {"set_aside": (SetAside(key="/registry/topics/default/t", why="no JSON", mend="restore"),)},
+        {"quarantined": (QuarantinedKey(key="/registry/topics/default/t", why="no JSON", mend="restore"),)},
     ),
     (
         "clock_stepped",

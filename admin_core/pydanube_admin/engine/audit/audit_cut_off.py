@@ -17,7 +17,7 @@ from pydanube_admin.engine.audit.audit_chain import NO_RECORD
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.guards import Guards
-from pydanube_admin.engine.kept_records import CALL, new_id
+from pydanube_admin.engine.stored_records import CALL, new_id
 
 # Records from the end: changes are made one at a time, so the one cut off is among the last
 LOOKED_AT: Final = 2_000

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydanube_core.errors import Conflict
-from pydanube_core.facts import SetAside
+from pydanube_core.facts import QuarantinedKey
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Guard, KeyValue, ModRevision, Revision
 
@@ -24,7 +24,7 @@ from pydanube_broker.cluster.deleting.tombstone_records import (
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
 from pydanube_broker.cluster.records import TopicRecord, named_part
 from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.records import Aside, Table
+from pydanube_broker.records import Quarantine, Table
 
 K = TypeVar("K")
 V = TypeVar("V", TopicTombstone, SubscriptionTombstone)
@@ -36,9 +36,9 @@ class Restorable:
     `tables` are filled by `Records`. `verdicts`: by the call id of a deletion whether it is restored, or deleted for good.
     """
 
-    def __init__(self, index: RegistryIndex, aside: Aside) -> None:
+    def __init__(self, index: RegistryIndex, quarantine: Quarantine) -> None:
         self._index = index
-        self._aside = aside
+        self._quarantine = quarantine
         self._parent_table = Table(keys.PARENT_TOMBSTONES, _parent_of, changed=self._put_parent)
         self._subscription_table = Table(
             keys.SUBSCRIPTION_TOMBSTONES, _subscription_of, changed=self._put_subscription
@@ -118,10 +118,10 @@ class Restorable:
         """Return whether a missing topic's data is kept: it can be restored, or unreadable metadata may belong to it."""
         return (
             topic_id in self.topics
-            or self._aside.any_in(keys.TOPICS)
-            or self._aside.any_in(keys.PARTITIONED)
-            or self._aside.any_in(keys.PARENT_TOMBSTONES)
-            or keys.topic_tombstone_key(TopicId(topic_id)) in self._aside.found
+            or self._quarantine.any_in(keys.TOPICS)
+            or self._quarantine.any_in(keys.PARTITIONED)
+            or self._quarantine.any_in(keys.PARENT_TOMBSTONES)
+            or keys.topic_tombstone_key(TopicId(topic_id)) in self._quarantine.found
         )
 
     def keeps_cursor(self, topic_id: int, subscription_id: int) -> bool:
@@ -129,8 +129,8 @@ class Restorable:
         owner = TopicId(topic_id)
         return (
             subscription_id in self.subscriptions
-            or self._aside.any_in(keys.subscriptions_range(owner))
-            or self._aside.any_in(keys.subscription_tombstones_range(owner))
+            or self._quarantine.any_in(keys.subscriptions_range(owner))
+            or self._quarantine.any_in(keys.subscription_tombstones_range(owner))
         )
 
     def promised(self, now_ms: int) -> dict[str, int]:
@@ -151,10 +151,10 @@ class Restorable:
             if each.parent_id is not None and each.parent_id not in self.parents
         ]
 
-    def set_aside(self) -> list[SetAside]:
+    def quarantined(self) -> list[QuarantinedKey]:
         """Return the metadata that is not in effect, each entry with its remedy."""
         found = [
-            SetAside(
+            QuarantinedKey(
                 key=keys.topic_tombstone_key(TopicId(each.topic_id)),
                 why=(error := stranded_partition(each)).message,
                 mend="delete the whole topic, then undo that change",
@@ -163,7 +163,7 @@ class Restorable:
             )
             for each in self.stranded()
         ]
-        return [*self._aside.found.values(), *found]
+        return [*self._quarantine.found.values(), *found]
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
         """Raise `Conflict` for a new subscription with the name of one that is being restored."""

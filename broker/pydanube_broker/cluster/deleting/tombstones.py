@@ -102,8 +102,8 @@ class Tombstones:
     async def coming_back(self, call_id: str, key: str, kind: type[ClusterError]) -> AsyncIterator[None]:
         """Context in which a deletion is restored. Raises `kind` if it can no longer be."""
         if not await self._decide(call_id, key, comes_back=True):
-            mark, aside = keys.verdict_key(call_id), self._records.aside
-            raise aside.error(mark) if mark in aside.found else not_kept(kind, call_id)
+            mark, quarantine = keys.verdict_key(call_id), self._records.quarantine
+            raise quarantine.error(mark) if mark in quarantine.found else not_kept(kind, call_id)
         try:
             yield
         except Retryable:

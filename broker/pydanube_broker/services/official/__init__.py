@@ -77,7 +77,7 @@ class OfficialServices:
     def start(self) -> None:
         """Keep the places of consumers that may return, and start the sweeps."""
         loop = asyncio.get_running_loop()
-        self.clients.seat_filtered(loop.time())
+        self.clients.keep_filtered(loop.time())
         self._timer = loop.call_later(SWEEP_S, self._tick)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.records import Aside, JsonRecord, Table
+from pydanube_broker.records import JsonRecord, Quarantine, Table
 from pydanube_broker.services.official.discovery import ForeignIds
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (
@@ -35,7 +35,7 @@ from pydanube_broker.services.official.known_clients import (
     KnownProducer,
     ProducerRecord,
 )
-from pydanube_broker.services.official.seat import RESTART_S, keep_seat
+from pydanube_broker.services.official.placeholder import RESTART_S, keep_place
 from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
@@ -72,7 +72,7 @@ class ClientRegistry:
 
     def __init__(self, store: MetadataStore, foreign_ids: ForeignIds) -> None:
         self._store = store
-        self._aside = Aside()
+        self._quarantine = Quarantine()
         self.foreign_ids = foreign_ids  # for ids of other brokers
         self.producers: dict[int, KnownProducer] = {}
         self.consumers: dict[int, KnownConsumer] = {}
@@ -85,14 +85,14 @@ class ClientRegistry:
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
         """Read the stored records, and delete those of topics that are gone."""
-        self._aside = catalog.aside
+        self._quarantine = catalog.quarantine
         by_id = {topic.topic_id: topic for topic in topics}
         table = Table(keys.CLIENTS, _client_of)
         stale: list[str] = []
         for item in (await read_all(self._store, keys.CLIENTS))[0]:
             topic_id = TopicId(int(item.key.split("/")[2]))
             if topic_id in by_id:
-                table.put(item, self._aside)
+                table.put(item, self._quarantine)
             elif catalog.index.topic_by_id(topic_id) is None and not catalog.restorable.kept(topic_id):
                 stale.append(item.key)  # otherwise it belongs to another broker's topic
         for client in table:
@@ -106,7 +106,7 @@ class ClientRegistry:
         Raises `StoreUnavailable`.
         """
         table = Table(keys.CLIENTS, _client_of)
-        await table.load(self._store, self._aside, part=keys.clients_range(record.topic_id))
+        await table.load(self._store, self._quarantine, part=keys.clients_range(record.topic_id))
 
         def take_in(topic: Topic) -> None:
             for client in table:
@@ -261,14 +261,14 @@ class ClientRegistry:
             limit=MAX_NAMES,
         )
 
-    def seat_filtered(self, now_s: float) -> None:
+    def keep_filtered(self, now_s: float) -> None:
         """After a start, keep the places of consumers in whose absence messages would be skipped."""
         for others in self._consumers_of.values():
             if not any(known.record.key_filters for known in others.values()):
                 continue
             for known in reversed(others.values()):  # the latest first, in case there is no room for all
                 pump = known.topic.subscriptions.get(known.subscription)
-                if pump is None or not known.topic.stores or not keep_seat(known, pump, now_s + RESTART_S):
+                if pump is None or not known.topic.stores or not keep_place(known, pump, now_s + RESTART_S):
                     break
 
     # -- forgetting ------------------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ class ClientRegistry:
         self.foreign_ids.left(known.consumer_id, known.topic)
         if self.consumers.pop(known.consumer_id, None) is not None:
             self.held_bytes -= known.size
-        if known.seat is not None:
-            known.seat.give_up()
+        if known.placeholder is not None:
+            known.placeholder.give_up()
         place = (known.topic.topic_id, known.subscription)
         others = self._consumers_of.get(place)
         if others is not None:
@@ -315,5 +315,5 @@ class ClientRegistry:
                 self.drop_consumer(consumer)
                 continue
             consumer.signs = max(consumer.signs - 1, 0)
-            if consumer.seat is not None:
-                consumer.seat.swept(now_s)
+            if consumer.placeholder is not None:
+                consumer.placeholder.swept(now_s)

@@ -17,6 +17,7 @@ from pydanube_broker.services.official.client_registry import ClientRegistry
 from pydanube_broker.services.official.hot_messages import request_id_only
 from pydanube_broker.services.official.ids import consumer_id
 from pydanube_broker.services.official.known_clients import ConsumerRecord
+from pydanube_broker.services.official.placeholder import placeholder_after_subscribing
 from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.requests import (
     check_ident,
@@ -25,7 +26,6 @@ from pydanube_broker.services.official.requests import (
     parse,
     topic_name,
 )
-from pydanube_broker.services.official.seat import seat_after_subscribing
 from pydanube_broker.services.official.stream_messages import DecodedBatches
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
@@ -73,7 +73,7 @@ class ConsumerService:
                 key_filters=filters if kind == "key-shared" else [],
             ),
         )
-        seat_after_subscribing(known, pump, asyncio.get_running_loop().time())
+        placeholder_after_subscribing(known, pump, asyncio.get_running_loop().time())
         return pb.ConsumerResponse(
             request_id=request.request_id, consumer_id=known.consumer_id, consumer_name=request.consumer_name
         ).SerializeToString()

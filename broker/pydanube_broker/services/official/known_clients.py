@@ -74,8 +74,8 @@ class AttachedStream(Protocol):
         """Attach, because the previous stream has ended."""
 
 
-class KeptSeat(Protocol):
-    """The place of a consumer that has no stream (`seat`)."""
+class PlaceholderLink(Protocol):
+    """The place of a consumer that has no stream (`placeholder`)."""
 
     def give_up(self) -> None:
         """Leave the subscription for good."""
@@ -175,7 +175,7 @@ class KnownConsumer:
     topic: Topic
     record: ConsumerRecord
     signs: int = 0
-    seat: KeptSeat | None = None  # while it has no stream
+    placeholder: PlaceholderLink | None = None  # while it has no stream
     stream: AttachedStream | None = None
     waiting: AttachedStream | None = None  # waits to take over from the stream
     takeovers: Takeovers = field(default_factory=Takeovers)

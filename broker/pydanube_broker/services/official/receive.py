@@ -42,7 +42,7 @@ from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_registry import ClientRegistry
 from pydanube_broker.services.official.known_clients import KnownConsumer
-from pydanube_broker.services.official.seat import seat_after_loss
+from pydanube_broker.services.official.placeholder import placeholder_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
@@ -366,7 +366,7 @@ class ReceiveStream:
         pump, known = self._pump, self._known
         if pump is not None and known is not None:
             attached = pump.links.get(self.consumer_id) is self
-            if attached and not seat_after_loss(known, pump, self._loop.time()):
+            if attached and not placeholder_after_loss(known, pump, self._loop.time()):
                 pump.leave(self.consumer_id)
         self._detach()
         self._gone(self)

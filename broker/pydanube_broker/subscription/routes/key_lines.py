@@ -28,7 +28,7 @@ class KeyLines:
     def __init__(self) -> None:
         self._count: dict[int, int] = {}  # slot -> held messages
         self._lines: dict[int, list[int]] = {}  # slot -> offsets, a heap
-        self._due: list[list[tuple[int, int]]] = []  # by seat: (first offset, slot), a heap
+        self._due: list[list[tuple[int, int]]] = []  # by member: (first offset, slot), a heap
         self._changed: set[int] = set()  # slots whose first message may be due now
         self._picked: list[tuple[int, int]] = []  # taken from lines for the last plan, which may not be sent
 
@@ -42,7 +42,7 @@ class KeyLines:
         """Return the held messages of each slot, for tests."""
         return dict(self._count)
 
-    def add_seat(self) -> None:
+    def add_member(self) -> None:
         self._due.append([])
 
     def add(self, chunk: Chunk, mask: int) -> Iterator[int]:
@@ -111,13 +111,13 @@ class KeyLines:
         found.sort()
         return found
 
-    def put_due(self, seat: int, offset: int, slot: int) -> None:
-        """Note that a slot's first message may be sent to the consumer in that seat."""
-        heappush(self._due[seat], (offset, slot))
+    def put_due(self, member: int, offset: int, slot: int) -> None:
+        """Note that a slot's first message may be sent to the consumer in that member."""
+        heappush(self._due[member], (offset, slot))
 
-    def pop_due(self, seat: int, chunks: ChunkList) -> tuple[int, int] | None:
-        """Take the next message of a seat out of its line, as (offset, slot), until the call of `changed`."""
-        due = self._due[seat]
+    def pop_due(self, member: int, chunks: ChunkList) -> tuple[int, int] | None:
+        """Take the next message of a member out of its line, as (offset, slot), until the call of `changed`."""
+        due = self._due[member]
         while due:
             offset, slot = heappop(due)
             line = self._lines.get(slot)

@@ -123,10 +123,10 @@ class KeySlots:
             self._members.append(None)
             self._patterns.append(None)
             self._owned.append(0)
-            self.queues.add_seat()
-            self._lines.add_seat()
+            self.queues.add_member()
+            self._lines.add_member()
         self._dissolve()
-        self._seat(free, consumer)
+        self._set_member(free, consumer)
         if before or self.filtered:
             self._forget_owners(window)
         else:
@@ -144,17 +144,17 @@ class KeySlots:
         flying = self._in_flight(window)
         for chunk in window.chunks:
             for flight in chunk.flights:
-                seat = flight.consumer.slot_index
+                member = flight.consumer.slot_index
                 for slot in set(slots_of(chunk, flight.mask)):
-                    owner = self._owner.setdefault(slot, seat)
-                    if owner != seat:
+                    owner = self._owner.setdefault(slot, member)
+                    if owner != member:
                         self._draining[slot] = flying[slot]
         self._owned = [0] * len(self._members)
         for owner in self._owner.values():
             self._owned[owner] += 1
 
     def took_over(self, consumer: Consumer) -> None:
-        """Note the messages that a consumer took over with a kept place. O(its messages)."""
+        """Note the messages that a consumer took over with a reserved place. O(its messages)."""
         if consumer.single:
             for flight in consumer.flights:
                 self.flight_added(flight.chunk, flight.mask, consumer)
@@ -163,7 +163,7 @@ class KeySlots:
         """Give a consumer another's place and slots."""
         before = self.filtered
         self._dissolve()
-        self._seat(old.slot_index, new)
+        self._set_member(old.slot_index, new)
         if old.set_aside:
             self.take_back(new, window)
         # With equal filters no key changes its owner: a consumer that reconnects must not make others' keys
@@ -199,7 +199,7 @@ class KeySlots:
         self._vacate(index, window, filtered=before)
 
     def _vacate(self, index: int, window: Window, *, filtered: bool) -> None:
-        """Free the slots of a seat."""
+        """Free the slots of a member."""
         if filtered:
             self._forget_owners(window)
         else:
@@ -217,7 +217,7 @@ class KeySlots:
         self._lines.look_at_all()
         self.recheck_held = True
 
-    def _seat(self, index: int, consumer: Consumer) -> None:
+    def _set_member(self, index: int, consumer: Consumer) -> None:
         consumer.slot_index = index
         self._members[index] = consumer
         self._patterns[index] = key_pattern(consumer.key_filters) if consumer.key_filters else None
@@ -287,8 +287,8 @@ class KeySlots:
                 self._route.set(slot, owner)
         self.recheck_held = True
 
-    def seats_of(self, slots: array[int]) -> bytearray | None:
-        """Return the seat of each free slot's owner, `NOBODY` for other slots. None with filters.
+    def members_of(self, slots: array[int]) -> bytearray | None:
+        """Return the index of each free slot's owner, `NOBODY` for other slots. None with filters.
 
         Used to lay messages out.
         """
@@ -341,8 +341,8 @@ class KeySlots:
         single = {i for i, member in enumerate(self._members) if member is not None and member.single}
         if single:
             unanswered, sent = self.unanswered, set[int]()
-            for at, (slot, seat) in enumerate(zip(slots, who, strict=True)):
-                if seat in single:
+            for at, (slot, member) in enumerate(zip(slots, who, strict=True)):
+                if member in single:
                     if slot in sent or slot in unanswered:
                         who[at] = NOBODY
                     else:
@@ -358,14 +358,14 @@ class KeySlots:
         return self._assign(unit, accepting) if owner is None else owner
 
     def _assign(self, unit: int, accepting: int) -> int:
-        """Give an unseen unit to the accepting member with the fewest, the earliest seat among equals.
+        """Give an unseen unit to the accepting member with the fewest, the earliest member among equals.
 
         A member that is set aside gets it only if no other accepts it. The unit then waits.
         """
-        seats = [i for i, m in enumerate(self._members) if m is not None and accepting >> i & 1]
+        members = [i for i, m in enumerate(self._members) if m is not None and accepting >> i & 1]
         if self._aside:
-            seats = [seat for seat in seats if seat not in self._aside] or seats
-        owner = min(seats, key=self._owned.__getitem__)
+            members = [member for member in members if member not in self._aside] or members
+        owner = min(members, key=self._owned.__getitem__)
         self._owner[unit] = owner
         self._owned[owner] += 1
         return owner
@@ -414,17 +414,17 @@ class KeySlots:
         chunks, lines = window.chunks, self._lines
         for offset, slot in lines.changed(chunks):
             if self._may_go(slot, offset):
-                seat = self._seat_of(slot, offset, chunks)
-                if seat is not None:
-                    lines.put_due(seat, offset, slot)
-        for seat, consumer in enumerate(self._members):
+                member = self._member_of(slot, offset, chunks)
+                if member is not None:
+                    lines.put_due(member, offset, slot)
+        for member, consumer in enumerate(self._members):
             if consumer is None or not consumer.has_credit:
                 continue
             found: list[Range] = []
             delivered = 0
             left = min(limit, consumer.room_messages)
             chunk: Chunk | None = None
-            while left and (due := lines.pop_due(seat, chunks)) is not None:
+            while left and (due := lines.pop_due(member, chunks)) is not None:
                 offset, slot = due
                 if not self._may_go(slot, offset):
                     continue
@@ -443,8 +443,8 @@ class KeySlots:
                 left -= 1
                 if not consumer.single:
                     behind = lines.next_of(slot, offset, chunks)
-                    if behind is not None and self._seat_of(slot, behind, chunks) == seat:
-                        lines.put_due(seat, behind, slot)
+                    if behind is not None and self._member_of(slot, behind, chunks) == member:
+                        lines.put_due(member, behind, slot)
             if found:
                 return consumer, found, delivered
         return None
@@ -455,8 +455,8 @@ class KeySlots:
         waits = slot in self._draining or slot in self.unanswered
         return not waits and (stops is None or stops[0] > offset)
 
-    def _seat_of(self, slot: int, offset: int, chunks: ChunkList) -> int | None:
-        """Return the seat of a held message's owner, None if no consumer takes it."""
+    def _member_of(self, slot: int, offset: int, chunks: ChunkList) -> int | None:
+        """Return the index of a held message's owner, None if no consumer takes it."""
         if self.filtered:
             chunk = chunks.covering(offset)
             key = None if chunk is None else chunk.keys.get(offset - chunk.start)
@@ -471,8 +471,8 @@ class KeySlots:
 
     # -- events of the window -------------------------------------------------------------------------------------
 
-    def queued(self, chunk: Chunk, mask: int, seat: int) -> None:
-        self.queues.put(chunk, mask, seat)
+    def queued(self, chunk: Chunk, mask: int, member: int) -> None:
+        self.queues.put(chunk, mask, member)
         # The bytes of credit left may be too few for the message, but enough for one alone
         self.recheck_held = True
 

@@ -90,13 +90,13 @@ class RoutedPart:
             found += map(columns.keys.__getitem__, indices.tolist())
         return found
 
-    def arrange(self, seats: bytes | bytearray) -> None:
-        """Lay each batch out by the seat of its messages, so that each seat's part is a slice.
+    def arrange(self, members: bytes | bytearray) -> None:
+        """Lay each batch out by the member of its messages, so that each member's part is a slice.
 
         Args:
-            seats: one byte a message.
+            members: one byte a message.
         """
-        who = np.frombuffer(seats, np.uint8)
+        who = np.frombuffer(members, np.uint8)
         start = 0
         for columns, indices in self.pieces:
             end = start + len(indices)

@@ -124,19 +124,19 @@ def round_robin(
     return who, turn
 
 
-def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:
-    """Return the messages of one seat, ascending.
+def indices_of(who: bytes | bytearray, member: int) -> MutableSequence[int]:
+    """Return the messages of one member, ascending.
 
     For a large part they are 64-bit numbers, which the shell need not convert.
     """
     if len(who) < LARGE_PART:
-        return indices_for(who, seat)
-    found = np.flatnonzero(np.frombuffer(who, np.uint8) == seat)
+        return indices_for(who, member)
+    found = np.flatnonzero(np.frombuffer(who, np.uint8) == member)
     return array("q", found.astype(np.int64, copy=False).tobytes())
 
 
-def bytes_by_seat(who: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:
-    """Return the bytes for each seat. None if that is not cheaper than adding up the indices of each."""
+def bytes_by_member(who: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:
+    """Return the bytes for each member. None if that is not cheaper than adding up the indices of each."""
     if not isinstance(sizes, array) or len(who) < LARGE_PART:
         return None
     # Sums of whole numbers far below 2^53, so exact.

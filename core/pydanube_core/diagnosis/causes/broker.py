@@ -231,23 +231,23 @@ def metadata_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     many="brokers have metadata set aside",
 )
 def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
-    if not view.set_aside:
+    if not view.quarantined:
         return "all metadata could be read and carried out"
-    first = view.set_aside[0]
+    first = view.quarantined[0]
     calls = [
         NextCall(one.operation, one.arguments, one.mend)
-        for one in view.set_aside[:SHOWN_ASIDE]
+        for one in view.quarantined[:SHOWN_ASIDE]
         if one.operation is not None
     ]
     return Finding(
         severity=Severity.CRITICAL,
-        summary=counted(len(view.set_aside), "piece of metadata is", "pieces of metadata are")
+        summary=counted(len(view.quarantined), "piece of metadata is", "pieces of metadata are")
         + " set aside and not served; the first, "
         f"{first.key}: {first.why}",
         evidence={
-            "set_aside": len(view.set_aside),
-            "keys": {one.key: one.why for one in view.set_aside[:SHOWN_ASIDE]},
-            "mend": sorted({one.mend for one in view.set_aside}),
+            "set_aside": len(view.quarantined),
+            "keys": {one.key: one.why for one in view.quarantined[:SHOWN_ASIDE]},
+            "mend": sorted({one.mend for one in view.quarantined}),
         },
         next=(*calls, _STATUS),
     )

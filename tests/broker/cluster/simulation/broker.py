@@ -41,7 +41,7 @@ from pydanube_broker.moves.participant import (
     Stopped,
 )
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
-from pydanube_broker.subscription.holdings import Held, HeldBy, Holdings
+from pydanube_broker.subscription.handover import HandedConsumer, HandedRange, Handover
 from pydanube_broker.topics.log_state import (
     LogState,
     decode_head,
@@ -95,7 +95,7 @@ class Run:
     copying: bool = False  # the state is a copy of a topic that is not this broker's yet
     decided: bool = True  # whether the state may be a copy that awaits its move is settled
     settled: int = 0  # the turn in which this owner has stopped
-    holdings: tuple[Holdings, ...] = ()
+    handovers: tuple[Handover, ...] = ()
 
 
 class SimBroker:
@@ -144,7 +144,7 @@ class SimBroker:
             held = Epoch(0 if state is None else state.epoch)
             log = logs.get(topic_id, [])
             end = 0 if state is None else state.next_offset
-            participant = self.new_seat(held)
+            participant = self.new_participant(held)
             run = self.runs[topic_id] = Run(history, participant, state, log, end)
             run.decided = state is None or not state.awaiting
             if not held and run.decided:
@@ -155,7 +155,7 @@ class SimBroker:
         self.later(100, self._heartbeat)
         self.later(TICK_MS, self._tick)
 
-    def new_seat(self, held: Epoch) -> Participant:
+    def new_participant(self, held: Epoch) -> Participant:
         return Participant(self.id, Incarnation(self.life), held=held)
 
     def crash(self, *, for_good: bool = False) -> None:
@@ -389,7 +389,7 @@ class SimBroker:
             end_offset=max(first, run.committed),
             batches=batches,
             state=run.state if last else None,
-            holdings=run.holdings if last else (),
+            handovers=run.handovers if last else (),
         )
 
     # -- as target -------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ class SimBroker:
                 return
             self._take(run, piece)
             assert piece.state is not None
-            run.state, run.holdings = piece.state, piece.holdings
+            run.state, run.handovers = piece.state, piece.handovers
             run.state.epoch, run.state.awaiting = 0, revision
             self.append(RecordKind.ADOPT, topic_id, encode_adopt_body(run.state))
             self.when_copied(lambda: told(None))
@@ -513,7 +513,7 @@ class SimBroker:
             self.append(RecordKind.TOPIC_OPEN, topic_id, encode_open_body(0, state.needed_offset))
             state.epoch = epoch
             self.append(RecordKind.ADOPT, topic_id, encode_adopt_body(state))
-            run.state, run.log, run.holdings, run.committed = state, [], (), state.next_offset
+            run.state, run.log, run.handovers, run.committed = state, [], (), state.next_offset
             self.when_copied(lambda: self.act(topic_id, lambda participant: participant.rebuilt(turn, epoch)))
 
         self.ask(lambda: self._head(topic_id), got, topic_id)
@@ -536,7 +536,7 @@ class SimBroker:
         if run.state is None:
             return
         self.append(RecordKind.RELEASE, topic_id, encode_release_body(run.state.epoch, run.state.next_offset))
-        run.state, run.log, run.committed, run.holdings = None, [], 0, ()
+        run.state, run.log, run.committed, run.handovers = None, [], 0, ()
 
     def _in(self, life: int, act: Callable[[], None]) -> None:
         if life == self.life:
@@ -762,10 +762,11 @@ class SimBroker:
         run.history.check_cursor(now, run.committed, [each.offset for each in self._readable(run)])
         body = encode_cursor_body(SUBSCRIPTION, encode_delta(delta))
         self.append(RecordKind.CURSOR, topic_id, body)
-        held = Held(now.floor, now.floor + 1, self.world.random.randint(0, 30_000))
-        run.holdings = (
-            Holdings(
-                subscription_id=SUBSCRIPTION, consumers=(HeldBy(consumer="c", session=1, ranges=(held,)),)
+        held = HandedRange(now.floor, now.floor + 1, self.world.random.randint(0, 30_000))
+        run.handovers = (
+            Handover(
+                subscription_id=SUBSCRIPTION,
+                consumers=(HandedConsumer(consumer="c", session=1, ranges=(held,)),),
             ),
         )
         self.when_synced(lambda: reply(offsets))

@@ -78,7 +78,7 @@ class RegistrationNotGuarded(SimBroker):
 class ServesBeforeItArrives(SimBroker):
     """The target serves as soon as it has its copy."""
 
-    class _Seat(Participant):
+    class _Participant(Participant):
         def copied(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
             effects = super().copied(turn, error)
             if self.phase is Phase.ARRIVING and self.record is not None:
@@ -86,8 +86,8 @@ class ServesBeforeItArrives(SimBroker):
                 return [Serve(Epoch(self.record.epoch + 1)), *effects]
             return effects
 
-    def new_seat(self, held: Epoch) -> Participant:
-        return self._Seat(self.id, Incarnation(self.life), held=held)
+    def new_participant(self, held: Epoch) -> Participant:
+        return self._Participant(self.id, Incarnation(self.life), held=held)
 
 
 class OwnerServesAfterATimeOut(SimBroker):

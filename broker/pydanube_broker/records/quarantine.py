@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pydanube_core.errors import ClusterError, DiskFull, FormatTooNew, StoreUnavailable
-from pydanube_core.facts import SetAside
+from pydanube_core.facts import QuarantinedKey
 from pydanube_storage.metadata import CorruptMetadata, KeyRange, KeyValue
 
 log = logging.getLogger("pydanube.cluster")
@@ -27,11 +27,11 @@ def counted_at_most(counter: KeyValue, error: ClusterError) -> int:
     return counter.mod_revision
 
 
-class Aside:
+class Quarantine:
     """The metadata set aside since the start, by key. Single user: the loop."""
 
     def __init__(self) -> None:
-        self.found: dict[str, SetAside] = {}
+        self.found: dict[str, QuarantinedKey] = {}
 
     @contextlib.contextmanager
     def reading(self, key: str) -> Iterator[None]:
@@ -40,12 +40,14 @@ class Aside:
             yield
         except FormatTooNew as error:
             self._add(
-                SetAside(key=key, why=error.message, mend="start the version of the broker that wrote it")
+                QuarantinedKey(
+                    key=key, why=error.message, mend="start the version of the broker that wrote it"
+                )
             )
         except (ClusterError, ValueError, TypeError, LookupError) as error:
             mend = "restore the metadata from a backup (docs/backup.md)"
             why = error.message if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
-            self._add(SetAside(key=key, why=why, mend=mend))
+            self._add(QuarantinedKey(key=key, why=why, mend=mend))
 
     @contextlib.contextmanager
     def finishing(self, key: str, operation: str, **arguments: Any) -> Iterator[None]:
@@ -57,7 +59,9 @@ class Aside:
         except ClusterError as error:
             mend = f"call {operation} with {', '.join(f'{k}={v}' for k, v in arguments.items())}"
             self._add(
-                SetAside(key=key, why=error.message, mend=mend, operation=operation, arguments=arguments)
+                QuarantinedKey(
+                    key=key, why=error.message, mend=mend, operation=operation, arguments=arguments
+                )
             )
 
     def error(self, key: str) -> CorruptMetadata:
@@ -68,7 +72,7 @@ class Aside:
     def any_in(self, keys: KeyRange) -> bool:
         return any(key in keys for key in self.found)
 
-    def _add(self, one: SetAside) -> None:
+    def _add(self, one: QuarantinedKey) -> None:
         if one.key not in self.found:
             log.error("metadata_set_aside", extra={"key": one.key, "why": one.why})
         self.found[one.key] = one

@@ -26,7 +26,7 @@ log = logging.getLogger("pydanube.chain")
 _LOOK_S: Final = 1.0
 
 
-class LeaseHold:
+class LeaseGuard:
     """See the module. `run` as a task. Single user: the loop.
 
     Args:

@@ -32,7 +32,7 @@ REJOIN_MS: Final = 10_000
 MOST_RANGES: Final = 16_384  # per subscription: with more, all held messages are delivered again
 
 
-class Held(NamedTuple):
+class HandedRange(NamedTuple):
     """Messages `[start, end)`, and the milliseconds until they are delivered again. None: no timer."""
 
     start: int
@@ -41,31 +41,31 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBy:
+class HandedConsumer:
     """Messages that one session of a consumer was sent and has not answered."""
 
     consumer: str
     session: int
-    ranges: tuple[Held, ...]
+    ranges: tuple[HandedRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
+class Handover:
     """Messages of a subscription that consumers hold, and those that wait (delays, retries).
 
     `slots` is for key-shared: the slot of each unacknowledged message from the floor to the end of the
-    holdings, ascending, two bytes each, little-endian. `idle` has names and sessions of consumers that hold nothing.
+    handover, ascending, two bytes each, little-endian. `idle` has names and sessions of consumers that hold nothing.
     """
 
     subscription_id: int
-    consumers: tuple[HeldBy, ...] = ()
-    waiting: tuple[Held, ...] = ()
+    consumers: tuple[HandedConsumer, ...] = ()
+    waiting: tuple[HandedRange, ...] = ()
     slots: bytes = b""
     idle: tuple[tuple[str, int], ...] = ()
 
     @property
     def end(self) -> int:
-        """Return one past the last offset of the holdings."""
+        """Return one past the last offset of the handover."""
         return max(
             (
                 held.end
@@ -76,7 +76,7 @@ class Holdings:
         )
 
 
-def holdings_of(
+def handover_of(
     subscription_id: int,
     window: Window,
     consumers: Collection[Consumer],
@@ -84,7 +84,7 @@ def holdings_of(
     now_ms: int,
     *,
     keyed: bool,
-) -> Holdings | None:
+) -> Handover | None:
     """Return the state that the next owner needs. None if there is nothing, or too much. O(in flight).
 
     Args:
@@ -92,8 +92,8 @@ def holdings_of(
         idle: sessions by name of consumers that held nothing at the former owner and have not reconnected.
         keyed: the subscription is key-shared.
     """
-    by_consumer: dict[Consumer, list[Held]] = {consumer: [] for consumer in consumers}
-    waiting: list[Held] = []
+    by_consumer: dict[Consumer, list[HandedRange]] = {consumer: [] for consumer in consumers}
+    waiting: list[HandedRange] = []
     for chunk in window.chunks:
         for flight in chunk.flights:
             if (held := by_consumer.get(flight.consumer)) is not None:
@@ -101,10 +101,10 @@ def holdings_of(
                 held += _held(chunk, flight.mask, flight.deadline_ms if flight.taken else None, now_ms)
         for wait in chunk.waits:
             waiting += _held(chunk, wait.mask, wait.due_ms, now_ms)
-    found = Holdings(
+    found = Handover(
         subscription_id=subscription_id,
         consumers=tuple(
-            HeldBy(consumer=consumer.name, session=consumer.session, ranges=tuple(sorted(held)))
+            HandedConsumer(consumer=consumer.name, session=consumer.session, ranges=tuple(sorted(held)))
             for consumer, held in by_consumer.items()
             if held
         ),
@@ -124,30 +124,30 @@ def holdings_of(
 
 def take_in(
     window: Window,
-    holdings: Holdings,
-    keep_places: Callable[[Holdings], Sequence[Consumer]],
+    handover: Handover,
+    reserve_places: Callable[[Handover], Sequence[Consumer]],
     now_ms: int,
     *,
     keyed: bool,
 ) -> bool:
-    """Put holdings into a window that has sent nothing yet. If they do not fit, change nothing, return False.
+    """Put a handover into a window that has sent nothing yet. If it does not fit, change nothing, return False.
 
     Args:
-        keep_places: makes the absent consumers, in the order of `holdings.consumers`.
+        reserve_places: makes the absent consumers, in the order of `handover.consumers`.
     """
-    end = holdings.end
+    end = handover.end
     unread = (
         subtract([(window.floor, end)], list(window.snapshot().acknowledged)) if end > window.floor else []
     )
-    slots = _unpacked(holdings.slots) if keyed else None
+    slots = _unpacked(handover.slots) if keyed else None
     if not unread or (slots is not None and len(slots) != total(unread)):
         return False
     rest = dict(window.place(unread, end, slots))
-    for seat, each in zip(keep_places(holdings), holdings.consumers, strict=True):
+    for consumer, each in zip(reserve_places(handover), handover.consumers, strict=True):
         for chunk, mask in _taken_from(rest, window, each.ranges):
-            window.launch(chunk, mask, seat, now_ms)
-            seat.in_flight += mask.bit_count()
-    for held in holdings.waiting:
+            window.launch(chunk, mask, consumer, now_ms)
+            consumer.in_flight += mask.bit_count()
+    for held in handover.waiting:
         for chunk, mask in _taken_from(rest, window, [held]):
             window.wait(chunk, mask, now_ms + (held.left_ms or 0), "retry")
     for chunk, mask in rest.items():
@@ -180,14 +180,14 @@ def go_on(window: Window, absent: Consumer, consumer: Consumer, now_ms: int) -> 
                     window.extend(flight, own, now_ms + min(left_ms, consumer.ack_timeout_ms))
 
 
-def _held(chunk: Chunk, mask: int, at_ms: int | None, now_ms: int) -> Iterator[Held]:
+def _held(chunk: Chunk, mask: int, at_ms: int | None, now_ms: int) -> Iterator[HandedRange]:
     left_ms = None if at_ms is None else max(0, at_ms - now_ms)
     for start, end in ranges_of(mask, chunk.start):
-        yield Held(start, end, left_ms)
+        yield HandedRange(start, end, left_ms)
 
 
 def _taken_from(
-    rest: dict[Chunk, int], window: Window, ranges: Sequence[Held]
+    rest: dict[Chunk, int], window: Window, ranges: Sequence[HandedRange]
 ) -> Iterator[tuple[Chunk, int]]:
     for chunk, mask in window.chunks.locate([(start, end) for start, end, _ in ranges]).items():
         if own := rest.get(chunk, 0) & mask:

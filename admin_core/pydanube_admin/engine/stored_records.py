@@ -40,7 +40,7 @@ _log = logging.getLogger("pydanube.admin")
 R = TypeVar("R")
 
 
-class KeptRecord:
+class StoredRecord:
     """Mix-in of a frozen, slotted dataclass that is stored as JSON with a version."""
 
     __slots__ = ()

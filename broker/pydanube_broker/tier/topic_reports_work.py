@@ -1,4 +1,4 @@
-"""Calls of the tier's process that store brokers' reports of their topics (`kept_states`)."""
+"""Calls of the tier's process that store brokers' reports of their topics (`topic_reports`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer: TypeAlias = tuple[dict[str, Any], bytes]
 Call = Callable[[str, dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], bytes | memoryview]]]
 
 
-class KeptStatesWork:
+class TopicReportsWork:
     """Calls of the broker: `name(arguments, blob) → (result, blob)`. Blocking."""
 
     def __init__(self, store: ObjectStore) -> None:

@@ -1,16 +1,16 @@
-"""Places of consumers whose topic came from another broker, until they connect or expire. See `holdings`."""
+"""Places of consumers whose topic came from another broker, until they connect or expire. See `handover`."""
 
 from __future__ import annotations
 
 from pydanube_broker.subscription.effects import Effect
-from pydanube_broker.subscription.holdings import Holdings, holdings_of, take_in
+from pydanube_broker.subscription.handover import Handover, handover_of, take_in
 from pydanube_broker.subscription.members import Members
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.window import Window
 
 
-class KeptPlaces:
-    """The kept places of one subscription.
+class ReservedPlaces:
+    """The reserved places of one subscription.
 
     `hand_over` returns the state for the topic's next owner.
     """
@@ -23,18 +23,18 @@ class KeptPlaces:
         self._aside = aside
         self.until_ms: int | None = None  # None if there are none
 
-    def take_in(self, holdings: Holdings, now_ms: int, until_ms: int) -> None:
-        """Take in the former owner's holdings, before anything else. Places are kept until `until_ms`."""
+    def take_in(self, handover: Handover, now_ms: int, until_ms: int) -> None:
+        """Take in the former owner's handover, before anything else. Places are reserved until `until_ms`."""
         slots = self._members.slots
-        self._members.idle = dict(holdings.idle)
+        self._members.idle = dict(handover.idle)
         if self._members.idle:
             self.until_ms = until_ms
-        if take_in(self._window, holdings, self._members.keep_places, now_ms, keyed=slots is not None):
+        if take_in(self._window, handover, self._members.reserve_places, now_ms, keyed=slots is not None):
             self.until_ms = until_ms
             if slots is not None:
                 slots.own_in_flight(self._window)
 
-    def hand_over(self, subscription_id: int, now_ms: int) -> Holdings | None:
+    def hand_over(self, subscription_id: int, now_ms: int) -> Handover | None:
         """Return the state that the topic's next owner needs beside the cursor, and end.
 
         Messages of consumers for which the next owner keeps no place count as delivered.
@@ -45,13 +45,13 @@ class KeptPlaces:
                 # Its client cannot continue a session, and its stream is not carried on.
                 self._members.leave(consumer.consumer_id)
         members = self._members
-        holdings = holdings_of(
+        handover = handover_of(
             subscription_id, self._window, members.consumers, members.idle, now_ms, keyed=keyed
         )
-        if holdings is None:
+        if handover is None:
             for consumer in tuple(self._members.consumers):
                 self._members.leave(consumer.consumer_id)
-        return holdings
+        return handover
 
     def resumed(self, consumer_id: int) -> bool:
         """Return whether the consumer continued the session that it had at the former owner."""

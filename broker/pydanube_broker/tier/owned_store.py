@@ -63,7 +63,7 @@ NAMING_S: Final = 30.0  # longer than a store may take to answer the broker that
 _NAMING_LOOK_S: Final = 0.1
 
 
-class StoreHold:
+class OwnedStore:
     """Whether this start of the broker may write to the store (`held`), and if not, why (`reason`). Single user: the loop."""
 
     def __init__(

@@ -3,9 +3,9 @@
 Official clients subscribe first and open their stream later, but count from the moment of subscribing: an exclusive
 subscription is in use, and a failover follows the order of subscribing. A key-shared subscription must not treat a key as
 unaccepted because the consumer with its filter has no stream yet (a message that no consumer accepts is skipped
-permanently). So a seat joins the subscription and receives nothing, and the later stream takes it over.
+permanently). So a placeholder joins the subscription and receives nothing, and the later stream takes it over.
 
-How long a seat is kept:
+How long a placeholder is kept:
 
 * exclusive: while its consumer is alive (health checks)
 * failover, key-shared: `OPENING_S` after subscribing, because others wait for it
@@ -34,7 +34,7 @@ LOST_S: Final = 5.0
 RESTART_S: Final = 30.0
 
 
-class Seat:
+class Placeholder:
     """A `ConsumerLink` that receives nothing."""
 
     __slots__ = (
@@ -61,39 +61,39 @@ class Seat:
         self._known = known
         self._pump = pump
         pump.join(self, known.name, ConsumerTerms(key_filters=known.filters_for(pump), single=True))
-        known.seat = self
+        known.placeholder = self
 
     def client(self) -> None:
-        """Return None, because a seat has no client."""
+        """Return None, because a placeholder has no client."""
 
     @property
     def writable(self) -> bool:
         return False
 
     def frame(self, session: int) -> Any:
-        raise AssertionError("a seat has no credit and is sent nothing")
+        raise AssertionError("a placeholder has no credit and is sent nothing")
 
     def deliver(self, frame: Any) -> None:
-        raise AssertionError("a seat has no credit and is sent nothing")
+        raise AssertionError("a placeholder has no credit and is sent nothing")
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
-        """Do nothing, because a seat has no client."""
+        """Do nothing, because a placeholder has no client."""
 
     def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Do nothing, because a seat holds no messages."""
+        """Do nothing, because a placeholder holds no messages."""
 
     def activated(self) -> None:
-        """Do nothing, because a seat has no client."""
+        """Do nothing, because a placeholder has no client."""
 
     def end(self, error: ClusterError) -> None:
-        """End the seat, because the consumer's stream has taken over, or the subscription is gone."""
-        if self._known.seat is self:
-            self._known.seat = None
+        """End the placeholder, because the consumer's stream has taken over, or the subscription is gone."""
+        if self._known.placeholder is self:
+            self._known.placeholder = None
 
     def give_up(self) -> None:
         """Leave the subscription for good."""
-        if self._known.seat is self:
-            self._known.seat = None
+        if self._known.placeholder is self:
+            self._known.placeholder = None
         if self._pump.links.get(self.consumer_id) is self:
             self._pump.leave(self.consumer_id)
 
@@ -103,7 +103,7 @@ class Seat:
             self.give_up()
 
 
-def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) -> None:
+def placeholder_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) -> None:
     """Keep a place for a stream that will follow, unless the consumer has its stream already.
 
     Raises:
@@ -116,23 +116,23 @@ def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) ->
         known.topic.check_consumer(len(pump.links))
         return
     exclusive = pump.type is SubscriptionType.EXCLUSIVE and known.topic.stores
-    Seat(known, pump, None if exclusive else now_s + OPENING_S)
+    Placeholder(known, pump, None if exclusive else now_s + OPENING_S)
 
 
-def seat_after_loss(known: KnownConsumer, pump: AnyPump, now_s: float) -> bool:
+def placeholder_after_loss(known: KnownConsumer, pump: AnyPump, now_s: float) -> bool:
     """Keep the place of a consumer that may return, if messages would be skipped in its absence."""
     if not pump.needs_keys:
         return False
-    return keep_seat(known, pump, now_s + LOST_S)
+    return keep_place(known, pump, now_s + LOST_S)
 
 
-def keep_seat(known: KnownConsumer, pump: AnyPump, until_s: float) -> bool:
+def keep_place(known: KnownConsumer, pump: AnyPump, until_s: float) -> bool:
     """Keep a place if the subscription accepts the consumer."""
     if pump.closed is not None or known.gone:
         return False
     try:
-        Seat(known, pump, until_s)
+        Placeholder(known, pump, until_s)
     except ClusterError as error:
-        log.warning("seat_refused", extra={"error": str(error)})
+        log.warning("placeholder_refused", extra={"error": str(error)})
         return False
     return True

@@ -4,7 +4,7 @@ A fragment (`copying.piece`) without messages: the end of each topic, its produc
 owners of a removed broker's topics begin with the newest report. There is one of each broker, and two while it is
 replaced.
 
-The tier's process reads and writes the store (`tier.kept_states_work`) for the broker (`KeptStates`).
+The tier's process reads and writes the store (`tier.topic_reports_work`) for the broker (`TopicReports`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pydanube_core.errors import CorruptObject
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.copying.piece import FragmentBuilder, Piece, read_fragment
 from pydanube_broker.slices import Slices
-from pydanube_broker.tier.kept_states_work import Call
+from pydanube_broker.tier.topic_reports_work import Call
 from pydanube_broker.topics.log_state import LogState
 
 log = logging.getLogger("pydanube.cluster")
 
 
-class KeptStates:
+class TopicReports:
     """Writes and reads reports. Single user: the loop.
 
     Args:

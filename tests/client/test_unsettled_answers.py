@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.receiving.kept_answers import MOST_KEPT, KeptAnswers
+from pydanube.receiving.unsettled_answers import MOST_UNSETTLED, UnsettledAnswers
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 
@@ -10,14 +10,14 @@ def ack(number: int) -> pb.ConsumeRequest:
     return pb.ConsumeRequest(ack=pb.Ack(session=1, ranges=[number, number + 1], confirm=7))
 
 
-def noted(count: int) -> KeptAnswers:
-    kept = KeptAnswers()
+def noted(count: int) -> UnsettledAnswers:
+    kept = UnsettledAnswers()
     for number in range(count):
         kept.note(ack(number))
     return kept
 
 
-def again(kept: KeptAnswers) -> list[int]:
+def again(kept: UnsettledAnswers) -> list[int]:
     return [message.ack.ranges[0] for message in kept.resume(2)]
 
 
@@ -36,23 +36,25 @@ def test_what_the_former_owner_did_not_carry_out_is_sent_again_in_order() -> Non
 
 
 def test_a_session_goes_on_exactly_while_all_that_was_not_carried_out_is_kept() -> None:
-    kept = noted(MOST_KEPT)
+    kept = noted(MOST_UNSETTLED)
     kept.owner_left(0)
     assert kept.complete
-    assert again(kept) == list(range(MOST_KEPT))
-    kept = noted(MOST_KEPT + 1)
+    assert again(kept) == list(range(MOST_UNSETTLED))
+    kept = noted(MOST_UNSETTLED + 1)
     kept.owner_left(1)
     assert kept.complete
-    assert again(kept) == list(range(1, MOST_KEPT + 1))
-    kept = noted(MOST_KEPT + 1)
+    assert again(kept) == list(range(1, MOST_UNSETTLED + 1))
+    kept = noted(MOST_UNSETTLED + 1)
     kept.owner_left(0)
     assert not kept.complete, "the oldest answer is gone, and the session cannot go on without it"
 
 
 def test_answers_that_are_kept_are_bounded_however_long_a_stream_lives() -> None:
-    kept = noted(4 * MOST_KEPT)
+    kept = noted(4 * MOST_UNSETTLED)
     kept.owner_left(0)
-    assert again(kept) == list(range(3 * MOST_KEPT, 4 * MOST_KEPT)), "the newest answers, and no others"
+    assert again(kept) == list(range(3 * MOST_UNSETTLED, 4 * MOST_UNSETTLED)), (
+        "the newest answers, and no others"
+    )
 
 
 def test_an_owner_that_says_it_carried_out_more_than_was_sent_is_not_believed() -> None:
