@@ -239,9 +239,9 @@ def _made(value: Any, into: Callable[..., Any] | None) -> Any:
 
 def _avro(schema: Schema, payload: bytes) -> Any:
     # Imported here: it took two thirds of the time to import this module, also without any Avro
-    from pydanube_core.avro.model import is_recursive
-    from pydanube_core.avro.parse import parse_avro
-    from pydanube_core.avro.steps import CONTAINER_MAGIC
+    from pydanube_core.schema_formats.avro.model import is_recursive
+    from pydanube_core.schema_formats.avro.parse import parse_avro
+    from pydanube_core.schema_formats.avro.steps import CONTAINER_MAGIC
 
     try:
         import fastavro

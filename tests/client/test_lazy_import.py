@@ -41,7 +41,7 @@ def test_its_import_is_a_small_part_of_what_it_would_load() -> None:
 def test_connect_loads_nothing_that_only_some_programs_need() -> None:
     program = (
         "import sys; from pydanube import connect; print(*sorted({'anyio', 'grpc', 'numpy', 'pyarrow', 'pydantic', 'secrets', "
-        "'google.protobuf.descriptor_pool', 'pydanube_core.avro.model', 'pydanube_core.links', 'pydanube_core.services', "
+        "'google.protobuf.descriptor_pool', 'pydanube_core.schema_formats.avro.model', 'pydanube_core.links', 'pydanube_core.services', "
         "'lz4', 'backports.zstd', 'pydanube.consumer', 'pydanube.handler_loop', 'pydanube.options', 'pydanube.producer', "
         "'pydanube.schemas', 'pydanube_core.batch'}"
         " & set(sys.modules)))"

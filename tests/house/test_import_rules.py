@@ -146,7 +146,6 @@ PURE = (
     "pydanube_broker.schema.json_text",
     "pydanube_broker.relay.decision",
     "pydanube_broker.schema.protobuf.compat",
-    "pydanube_broker.schema.protobuf.model",
     "pydanube_broker.schema.protobuf.payload",
     "pydanube_broker.schema.protobuf.compat",
     "pydanube_broker.schema.vocabulary",
@@ -173,6 +172,7 @@ NOT_PURE = (
     "pydanube_core.generated.*",
     # The one connection of HTTP/2 clients on a transport, of the SDK and between brokers: both may import only the core.
     "pydanube_core.http2_link",
+    "pydanube_core.schema_formats.protobuf.protoc",  # runs the compiler, for the broker and for readers
 )
 IMPURE_MODULES = {
     "anyio",

@@ -12,8 +12,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydanube_core.schema_formats.protobuf.protoc import compile_proto
 from pydanube_storage.topics.decoding.fault import FAULTS, Fault
-from pydanube_storage.topics.decoding.protobuf import ProtobufFormat, compiled
+from pydanube_storage.topics.decoding.protobuf import ProtobufFormat
 
 VERSION_1 = b"""
 syntax = "proto3";
@@ -62,7 +63,7 @@ _DESCRIPTORS: dict[bytes, bytes] = {}
 def descriptors(definition: bytes) -> bytes:
     """The compiler takes its time: once a schema."""
     if definition not in _DESCRIPTORS:
-        _DESCRIPTORS[definition] = compiled(definition)
+        _DESCRIPTORS[definition] = compile_proto(definition)
     return _DESCRIPTORS[definition]
 
 

@@ -21,10 +21,10 @@ from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, Sc
 
 if TYPE_CHECKING:
     import jsonschema_rs
-    from pydanube_core.avro.model import AvroType
+    from pydanube_core.schema_formats.avro.model import AvroType
+    from pydanube_core.schema_formats.protobuf.descriptors import ProtoFile
 
     from pydanube_broker.schema.json_schema.document import Document
-    from pydanube_broker.schema.protobuf.model import ProtoFile
 
 MAX_DEFINITION_BYTES: Final = 200_000  # the metadata store allows 256 KiB per value, 512 KiB per transaction
 NUMBER_BYTES: Final = (4, 8)
@@ -113,7 +113,7 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
         case SchemaType.BYTES | SchemaType.STRING | SchemaType.NUMBER:
             return PlainSchema(type=kind)
         case SchemaType.AVRO:
-            from pydanube_core.avro.parse import parse_avro
+            from pydanube_core.schema_formats.avro.parse import parse_avro
 
             value = parse_definition(definition, what="the Avro schema")
             tree = parse_avro(value)
@@ -128,7 +128,7 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
                 text=definition, document=document, validator=validator, fingerprint=_sha256(canonical(value))
             )
         case SchemaType.PROTOBUF:
-            from pydanube_broker.schema.protobuf.model import parse_descriptors
+            from pydanube_core.schema_formats.protobuf.descriptors import parse_descriptors
 
             assert descriptors is not None, "a Protobuf schema is compiled before it is parsed"
             return ProtobufSchema(

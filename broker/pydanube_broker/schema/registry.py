@@ -21,6 +21,7 @@ import anyio
 from pydanube_core.errors import Conflict, SchemaInvalid, SchemaMismatch
 from pydanube_core.recent import RecentDict
 from pydanube_core.schema_facts import RegistrationFacts
+from pydanube_core.schema_formats.protobuf.protoc import compile_proto
 from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, Write
 
 from pydanube_broker.cluster.id_blocks import IdBlocks, IdBlocksRecord
@@ -39,7 +40,6 @@ from pydanube_broker.schema.formats import (
     payload_check,
 )
 from pydanube_broker.schema.index import SchemaIndex
-from pydanube_broker.schema.protobuf.compile import compile_proto
 from pydanube_broker.schema.records import (
     SubjectRecord,
     SubjectSpec,
@@ -57,6 +57,7 @@ T = TypeVar("T")
 _ATTEMPTS: Final = 32  # each failed attempt means that another registration succeeded
 # Maximum concurrent parses and comparisons: each competes with the loop for the interpreter lock
 _THREADS: Final = 2
+_COMPILERS: Final = 2  # maximum concurrent compilers, so that a client in a loop does not exhaust the machine
 _PARSED: Final = 256  # versions whose parsed form and payload check are cached
 
 assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"
@@ -89,6 +90,7 @@ class SchemaRegistry:
         self._pending = pending
         self._charge = charge
         self._threads = anyio.CapacityLimiter(_THREADS)
+        self._compilers = anyio.CapacityLimiter(_COMPILERS)
         self.turns = Turns()
         self._parsed: RecentDict[tuple[int, int], ParsedSchema] = RecentDict(_PARSED)
         self._checks: RecentDict[tuple[int, int], PayloadCheck] = RecentDict(_PARSED)
@@ -255,7 +257,7 @@ class SchemaRegistry:
 
     async def _compile(self, definition: bytes) -> bytes:
         with self._pending():
-            descriptors = await compile_proto(definition)
+            descriptors = await anyio.to_thread.run_sync(compile_proto, definition, limiter=self._compilers)
         if len(descriptors) > MAX_VALUE_BYTES:
             raise SchemaInvalid(
                 f"the compiled schema has {len(descriptors)} bytes, at most {MAX_VALUE_BYTES} are kept: split it",

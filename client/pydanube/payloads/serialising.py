@@ -139,8 +139,8 @@ def _json(schema: Schema) -> Callable[[Any], bytes]:
 
 
 def _avro(schema: Schema) -> Callable[[Any], bytes]:
-    from pydanube_core.avro.model import is_recursive
-    from pydanube_core.avro.parse import parse_avro
+    from pydanube_core.schema_formats.avro.model import is_recursive
+    from pydanube_core.schema_formats.avro.parse import parse_avro
 
     try:
         import fastavro

@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     FileDescriptorSet,
 )
-from pydanube_broker.schema.protobuf.model import ProtoFile, fields_of, parse_descriptors
+from pydanube_core.schema_formats.protobuf.descriptors import ProtoFile, fields_of, parse_descriptors
 
 __all__ = ["Data", "Files", "difference", "loaded", "raw_twin"]
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from pydanube_broker.schema.formats import differences_between, parse_schema, payload_check
-from pydanube_broker.schema.protobuf.compile import compile_proto
 from pydanube_broker.schema.vocabulary import CompatibilityMode, SchemaType
 from pydanube_core.errors import PayloadInvalid, SchemaInvalid
+from pydanube_core.schema_formats.protobuf.protoc import compile_proto
 
 PROTOS = Path(str(importlib.util.find_spec("grpc_tools").origin)).parent / "_proto"  # type: ignore[union-attr]
 PROTO3 = 'syntax = "proto3";\n'
@@ -275,7 +274,7 @@ def test_a_difference_shows_fields_as_they_are_written(compiled: dict[str, Any])
 )
 def test_a_faulty_schema_is_refused_with_its_place(text: str, place: str) -> None:
     with pytest.raises(SchemaInvalid) as caught:
-        parse_schema(SchemaType.PROTOBUF, text.encode(), descriptors=anyio.run(compile_proto, text.encode()))
+        parse_schema(SchemaType.PROTOBUF, text.encode(), descriptors=compile_proto(text.encode()))
     assert place in caught.value.details["path"]
     assert caught.value.details["field"] == "schema_definition"
 
@@ -288,7 +287,7 @@ PAYLOADS = PROTO2 + (
 
 @pytest.fixture(scope="module")
 def check() -> Any:
-    descriptors = anyio.run(compile_proto, PAYLOADS.encode())
+    descriptors = compile_proto(PAYLOADS.encode())
     return payload_check(parse_schema(SchemaType.PROTOBUF, PAYLOADS.encode(), descriptors=descriptors))
 
 

@@ -10,10 +10,10 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_core.avro.model import is_recursive
-from pydanube_core.avro.parse import parse_avro
-from pydanube_core.avro.reading import AvroReader, Shape
-from pydanube_core.avro.steps import Fault, read_whole
+from pydanube_core.schema_formats.avro.model import is_recursive
+from pydanube_core.schema_formats.avro.parse import parse_avro
+from pydanube_core.schema_formats.avro.reading import AvroReader, Shape
+from pydanube_core.schema_formats.avro.steps import Fault, read_whole
 
 from tests.broker.schema.avro_samples import Data, Schemas
 

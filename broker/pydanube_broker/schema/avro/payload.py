@@ -1,6 +1,6 @@
 """Checks payloads against an Avro schema: bare datum, single-object encoding, or object container file.
 
-The reader of `pydanube_core.avro.reading` walks a datum. Here it builds no values and ignores logical types, so a
+The reader of `pydanube_core.schema_formats.avro.reading` walks a datum. Here it builds no values and ignores logical types, so a
 timestamp of the year 20000 is valid.
 """
 
@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Final
 
 import fastavro.schema
-from pydanube_core.avro.model import AvroType
-from pydanube_core.avro.parse import parse_avro
-from pydanube_core.avro.reading import AvroReader, Shape
-from pydanube_core.avro.steps import (
+from pydanube_core.errors import ClusterError, PayloadInvalid
+from pydanube_core.recent import RecentDict
+from pydanube_core.schema_formats.avro.model import AvroType
+from pydanube_core.schema_formats.avro.parse import parse_avro
+from pydanube_core.schema_formats.avro.reading import AvroReader, Shape
+from pydanube_core.schema_formats.avro.steps import (
     CONTAINER_MAGIC,
-    Fault,
     ReadStep,
     Room,
     read_bytes,
@@ -25,8 +26,7 @@ from pydanube_core.avro.steps import (
     read_number,
     read_whole,
 )
-from pydanube_core.errors import ClusterError, PayloadInvalid
-from pydanube_core.recent import RecentDict
+from pydanube_core.schema_formats.fault import Fault
 
 from pydanube_broker.schema.avro.resolution import resolve
 from pydanube_broker.schema.differences import Direction

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pydanube_core.avro.model import (
+from pydanube_core.schema_formats.avro.model import (
     PROMOTIONS,
     Array,
     AvroType,

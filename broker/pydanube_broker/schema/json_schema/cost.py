@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import jsonschema_rs
 from pydanube_core.errors import SchemaInvalid
+from pydanube_core.schema_formats.json_schema.references import Schema
 
 from pydanube_broker.schema.json_schema.document import Document, pointer
-from pydanube_broker.schema.json_schema.references import Schema
 
 MAX_IN_PLACE: Final = 20_000  # checks per instance location: ≈ 0.5 ms
 MAX_PLACES: Final = 5_000

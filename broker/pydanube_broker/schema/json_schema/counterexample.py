@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any, Final
 
 import jsonschema_rs
+from pydanube_core.schema_formats.json_schema.references import Schema
 
 from pydanube_broker.schema.json_schema.document import Document
-from pydanube_broker.schema.json_schema.references import Schema
 
 MOST_SAMPLES: Final = 400  # maximum tried per schema. Each costs some 10 µs
 MOST_BYTES: Final = 2_000  # maximum size of a sample that is shown

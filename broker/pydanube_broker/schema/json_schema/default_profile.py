@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydanube_core.schema_formats.json_schema.references import Schema
+
 from pydanube_broker.schema.differences import Difference, Direction, Findings
 from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, pointer
-from pydanube_broker.schema.json_schema.references import Schema
 
 
 def compare_by_default(old: Document, new: Document, direction: Direction) -> list[Difference]:

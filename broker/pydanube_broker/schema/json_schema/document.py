@@ -11,8 +11,7 @@ from typing import Any, Final, NoReturn
 
 import jsonschema_rs
 from pydanube_core.errors import SchemaInvalid
-
-from pydanube_broker.schema.json_schema.references import References, Schema
+from pydanube_core.schema_formats.json_schema.references import References, Schema
 
 # The first dialect with a keyword. Older ones ignore it.
 _SINCE: Final = {

@@ -27,12 +27,12 @@ from typing import Any, Final
 import jsonschema_rs
 from jsonschema_rs.canonical import Containment, Satisfiability
 from pydanube_core.json_types import json_type_of
+from pydanube_core.schema_formats.json_schema.references import Schema, inner_schemas
 
 from pydanube_broker.schema.differences import MAX_DIFFERENCES, Difference, Direction, Findings
 from pydanube_broker.schema.json_schema.cost import matches
 from pydanube_broker.schema.json_schema.dialects import changed_meanings
 from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, PATTERNS, Document, pointer
-from pydanube_broker.schema.json_schema.references import Schema, inner_schemas
 from pydanube_broker.schema.json_text import value_key
 
 MAX_ALTERNATIVES: Final = 64

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FeatureSet
+from pydanube_core.schema_formats.protobuf.descriptors import ProtoFile, fields_of, label
 
 from pydanube_broker.schema.differences import Difference, Direction, Findings
-from pydanube_broker.schema.protobuf.model import ProtoFile, fields_of, label
 
 _F: Final = FieldDescriptor
 # "int32, uint32, int64, uint64, and bool are all compatible", enum "with int32, uint32, int64 and uint64 in terms

@@ -2,7 +2,7 @@
 
 A union of null and one type is that type. A union of several types is a struct `member0, member1, …` of which one is not
 null, as in Spark's own `from_avro`. A recursive type is JSON text, because no column can hold it. Data are read with the
-writer's version and resolved to the reader's (`pydanube_core.avro.reading`).
+writer's version and resolved to the reader's (`pydanube_core.schema_formats.avro.reading`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
-from pydanube_core.avro.model import Array, AvroType, Enumeration, Fixed, MapType, Primitive, Record, Union
-from pydanube_core.avro.parse import parse_avro
-from pydanube_core.avro.reading import Shape, resolving_reader
+from pydanube_core.schema_formats.avro.model import (
+    Array,
+    AvroType,
+    Enumeration,
+    Fixed,
+    MapType,
+    Primitive,
+    Record,
+    Union,
+)
+from pydanube_core.schema_formats.avro.parse import parse_avro
+from pydanube_core.schema_formats.avro.reading import Shape, resolving_reader
 
 from pydanube_storage.topics.decoding.fault import Fault, day_in_range, micros_in_range
 

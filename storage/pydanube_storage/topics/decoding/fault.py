@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from google.protobuf.message import DecodeError
-from pydanube_core.avro.steps import Fault as Fault
+from pydanube_core.schema_formats.fault import Fault as Fault
 
 _FIRST_US: Final = -62_135_596_800_000_000  # 0001-01-01, the first day that Spark and Python both support
 _END_US: Final = 253_402_300_800_000_000  # 10000-01-01
@@ -19,7 +18,7 @@ _DAY_US: Final = 86_400_000_000
 #: exceptions of decoders for invalid payloads, which are untrusted bytes
 FAULTS: Final = (
     *(ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError),
-    *(struct.error, DecodeError),
+    struct.error,
 )
 
 

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pydanube_core.json_types import json_type_of
+from pydanube_core.schema_formats.json_schema.references import References
 
 from pydanube_storage.topics.decoding.fault import Fault, micros_in_range, micros_of, text
 
@@ -66,6 +66,7 @@ class _Unfolding:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._references = References(root)
         self._left = _COLUMNS
 
     def shape_of_root(self) -> _Shape:
@@ -111,21 +112,7 @@ class _Unfolding:
             target = found.get("$ref")
             if target is None:
                 return (None if "$dynamicRef" in found or "$recursiveRef" in found else found), above
-            found = self._resolved(str(target))
-
-    def _resolved(self, reference: str) -> Any:
-        if not reference.startswith("#"):
-            return None
-        found = self._root
-        for step in reference[1:].split("/")[1:]:
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdigit() and int(name) < len(found):
-                found = found[int(name)]
-            elif isinstance(found, Mapping) and name in found:
-                found = found[name]
-            else:
-                return None
-        return found if reference == "#" or reference.startswith("#/") else None
+            found = self._references.target(str(target), found)
 
     def _object(self, schema: Mapping[str, Any], above: tuple[int, ...]) -> _Shape:
         properties = schema.get("properties")

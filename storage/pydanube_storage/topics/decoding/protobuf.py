@@ -8,24 +8,19 @@ Value, Any …) are JSON text.
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.unknown_fields import UnknownFieldSet
-from pydanube_core.errors import Internal, MissingExtra
+from pydanube_core.schema_formats.protobuf.descriptors import parse_descriptors
+from pydanube_core.schema_formats.protobuf.messages import read_message
+from pydanube_core.schema_formats.protobuf.protoc import compile_proto
 
 from pydanube_storage.topics.decoding.fault import Fault, micros_in_range, text
 
-_COMPILE_S: Final = 60.0
 _PLAIN: Final = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
@@ -47,96 +42,33 @@ _WRAPPERS: Final = {
 Convert = Callable[[Any], Any]
 
 
-def compiled(definition: bytes) -> bytes:
-    """Return the file's descriptors: a FileDescriptorSet with its imports.
-
-    Raises `MissingExtra` without a compiler, and `Internal` if the registered definition does not compile.
-    """
-    spec = importlib.util.find_spec("grpc_tools")
-    if spec is None or spec.origin is None:
-        raise MissingExtra(
-            "Protobuf payloads need the compiler: pip install 'pydanube[spark,schema]'", extra="schema"
-        )
-    included = Path(spec.origin).parent / "_proto"
-    with tempfile.TemporaryDirectory(prefix="danube-protoc-") as folder:
-        (Path(folder) / "schema.proto").write_bytes(definition)
-        command = [
-            *(sys.executable, "-I", "-m", "grpc_tools.protoc", "-I.", f"-I{included}"),
-            *("--include_imports", "--descriptor_set_out=out.bin", "schema.proto"),
-        ]
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_COMPILE_S,
-            check=False,
-        )
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise Internal(f"the registered Protobuf schema does not compile: {(said or ['?'])[0][:300]}")
-        return (Path(folder) / "out.bin").read_bytes()
-
-
 class ProtobufFormat:
     """The reader's version. `compile_with` compiles a definition to descriptors."""
 
-    def __init__(self, definition: bytes, compile_with: Callable[[bytes], bytes] = compiled) -> None:
+    def __init__(self, definition: bytes, compile_with: Callable[[bytes], bytes] = compile_proto) -> None:
         self._compile = compile_with
         self._definition = definition
-        self._class = _message_class(compile_with(definition))
+        self._class = parse_descriptors(compile_with(definition)).message_class()
         self.type, self._convert = _message(self._class.DESCRIPTOR, frozenset())
 
     def reading(self, writer: bytes) -> Callable[[bytes], Any]:
         own, convert = self._class, self._convert
         if writer == self._definition:
-            return lambda payload: convert(_whole(own, payload))
-        written = _message_class(self._compile(writer))
+            return lambda payload: convert(read_message(own, payload))
+        written = parse_descriptors(self._compile(writer)).message_class()
         _check_name(written.DESCRIPTOR, own.DESCRIPTOR)
 
         def read(payload: bytes) -> Any:
-            _check_known(_whole(written, payload), "")
-            return convert(_whole(own, payload))
+            read_message(written, payload)
+            return convert(read_message(own, payload))
 
         return read
-
-
-def _message_class(descriptors: bytes) -> Any:
-    pool = descriptor_pool.DescriptorPool()
-    files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
-    for file in files:
-        pool.Add(file)
-    last = files[-1]
-    name = last.message_type[0].name
-    full = f"{last.package}.{name}" if last.package else name
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(full))
 
 
 def _check_name(written: Any, wants: Any) -> None:
     """Raise `Fault` if the file's first message has another name, because its payloads are of another type."""
     if written.name != wants.name:
         raise Fault(f"it is a {written.name}, the latest version of the subject is of {wants.name}")
-
-
-def _whole(message_class: Any, payload: bytes) -> Any:
-    message = message_class()
-    message.ParseFromString(payload)
-    if not message.IsInitialized():
-        raise Fault(f"required fields are missing: {', '.join(message.FindInitializationErrors()[:5])}")
-    return message
-
-
-def _check_known(message: Any, path: str) -> None:
-    """Raise `Fault` for a declared field with another wire type, which protobuf would skip as unknown."""
-    unknown: Any = UnknownFieldSet(message)
-    if len(unknown):
-        names = {field.number: field.name for field in message.DESCRIPTOR.fields}
-        for each in unknown:
-            if each.field_number in names:
-                raise Fault(
-                    f"{path}{names[each.field_number]}: field {each.field_number} has another wire type "
-                    f"({each.wire_type})"
-                )
 
 
 def _message(descriptor: Any, above: frozenset[str]) -> tuple[Any, Convert]:
@@ -154,7 +86,6 @@ def _message(descriptor: Any, above: frozenset[str]) -> tuple[Any, Convert]:
     steps = [_step(field, inside) for field in descriptor.fields]
 
     def read(message: Any) -> Any:
-        _check_known(message, "")
         return {field: get(message) for field, _, get in steps}
 
     return pa.struct([(field, kind) for field, kind, _ in steps]), read

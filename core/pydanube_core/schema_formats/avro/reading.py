@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from pydanube_core.avro.model import (
+from pydanube_core.schema_formats.avro.model import (
     PROMOTIONS,
     Array,
     AvroType,
@@ -24,10 +24,9 @@ from pydanube_core.avro.model import (
     Union,
     same_name,
 )
-from pydanube_core.avro.parse import fits_default
-from pydanube_core.avro.steps import (
+from pydanube_core.schema_formats.avro.parse import fits_default
+from pydanube_core.schema_formats.avro.steps import (
     PRIMITIVES,
-    Fault,
     ReadStep,
     Room,
     converted,
@@ -40,6 +39,7 @@ from pydanube_core.avro.steps import (
     read_whole,
     skipped,
 )
+from pydanube_core.schema_formats.fault import Fault
 
 
 class Shape:

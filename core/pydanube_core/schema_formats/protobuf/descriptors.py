@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+
 from pydanube_core.errors import SchemaInvalid
 
 

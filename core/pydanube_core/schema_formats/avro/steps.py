@@ -14,7 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from pydanube_core.avro.model import Enumeration
+from pydanube_core.schema_formats.avro.model import Enumeration
+from pydanube_core.schema_formats.fault import Fault
 
 CONTAINER_MAGIC: Final = b"Obj\x01"
 MAX_NESTING: Final = 200  # records within records. The schema is nested at most parse.MAX_DEPTH deep
@@ -22,15 +23,6 @@ MAX_EMPTY_ITEMS: Final = 100_000  # items and records of zero bytes per payload
 
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
-
-
-class Fault(ValueError):
-    """A payload does not match its schema, or two schemas do not resolve. `at` is the offset in the payload, or None."""
-
-    def __init__(self, why: str, at: int | None = None) -> None:
-        super().__init__(why)
-        self.why = why
-        self.at = at
 
 
 class Room:

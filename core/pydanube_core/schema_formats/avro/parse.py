@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydanube_core.avro.model import (
+from pydanube_core.errors import SchemaInvalid
+from pydanube_core.schema_formats.avro.model import (
     Array,
     AvroType,
     Decimal,
@@ -19,7 +20,6 @@ from pydanube_core.avro.model import (
     Union,
     branch_name,
 )
-from pydanube_core.errors import SchemaInvalid
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 MAX_DEPTH: Final = 64

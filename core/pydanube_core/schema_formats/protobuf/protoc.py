@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-import anyio
 from pydanube_core.errors import MissingExtra, Overloaded, SchemaInvalid
 from pydanube_core.extras import install_command
 
@@ -22,17 +21,10 @@ TIMEOUT_S: Final = 20.0
 _FILE: Final = "schema.proto"
 _PLACED: Final = re.compile(rf"^{re.escape(_FILE)}:(\d+):(\d+): (?!warning)(.*)$", re.MULTILINE)
 _MESSAGE: Final = re.compile(rf"^{re.escape(_FILE)}: (?!warning)(.*)$", re.MULTILINE)
-_COMPILERS: Final = 2  # maximum concurrent compilers, so that a client in a loop does not exhaust the machine
 
 
-class _Limits:
-    """Holds the limiter, which is created in the loop that uses it."""
-
-    compilers: anyio.CapacityLimiter | None = None
-
-
-async def compile_proto(text: bytes) -> bytes:
-    """Return a serialized FileDescriptorSet: the imports from `google/protobuf`, then the file.
+def compile_proto(text: bytes) -> bytes:
+    """Return a serialized FileDescriptorSet: the imports from `google/protobuf`, then the file. Blocking.
 
     Raises:
         SchemaInvalid: `details["path"]` is `line 3, column 7`. Imports other than Google's own are refused.
@@ -47,13 +39,6 @@ async def compile_proto(text: bytes) -> bytes:
     if spec is None or spec.origin is None:
         raise MissingExtra(f"Protobuf schemas need the compiler: {install_command('schema')}", extra="schema")
     included = Path(spec.origin).parent / "_proto"
-    if _Limits.compilers is None:
-        _Limits.compilers = anyio.CapacityLimiter(_COMPILERS)
-    async with _Limits.compilers:
-        return await anyio.to_thread.run_sync(_compile, source, included)
-
-
-def _compile(source: str, included: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="danube-protoc-") as folder:
         target = Path(folder) / "out.bin"
         (Path(folder) / _FILE).write_text(source, encoding="utf-8", newline="")

@@ -1,0 +1,1 @@
+"""Protobuf: protoc, descriptors, and messages read by them."""
