@@ -3,6 +3,9 @@
 For lists without change reports. Brokers report the changes of topics and subscriptions. All rows are made,
 and a digest of each is compared with the stored one. Memory is bounded in rows. The least recently used list
 is forgotten first, and a mark of it then returns the whole list.
+
+Lists are remembered whether they are followed or not, because `changed_since` also takes the `mark` or the `as_of` of a first
+answer, whose caller has not said yet that it will follow (docs/interface.md).
 """
 
 from __future__ import annotations
