@@ -47,7 +47,7 @@ from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_n
 from pydanube_admin.engine.freezes import OURSELVES, check_not_frozen
 from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import Effect, Page
-from pydanube_admin.engine.operation import Call
+from pydanube_admin.engine.operation import APPLY, Call
 from pydanube_admin.engine.permission import acting_for, calling, check_acting, check_permission
 from pydanube_admin.engine.stored_records import CALL, new_id
 from pydanube_admin.engine.system_topics import check_system_topics
@@ -65,7 +65,6 @@ BALANCE = "balance"  # principal and face of the load manager's own calls
 MCP = "mcp"  # the face of agents
 LOGIN = "login"  # not an operation, recorded in the audit if it failed
 GATHERED_S = 1.0  # interval at which changes by data calls are recorded: at most a hundred records a second
-APPLY_PLAN = "plans.apply"  # recorded as the change that it makes
 
 
 class AdminCore:
@@ -298,7 +297,7 @@ class AdminCore:
         """Give a change to the executor, which plans and records it. Run and record anything else."""
         if call.operation.planned:
             return await self.executor.change(context, call, one_step=one_step)
-        if call.operation.name == APPLY_PLAN:
+        if call.operation.name == APPLY:  # recorded as the change that it makes
             return await call.operation.handler(context, call.request)
         if call.operation.effect is Effect.READ:
             return await run_recorded(context, call)

@@ -25,12 +25,12 @@ from pydanube.keywords import keywords_named
 from pydanube.outage import Outage, Waiter
 from pydanube.retry import Retry
 from pydanube.tracing import Tracing
-from pydanube.wire.bearer import TokenSource, token_from
+from pydanube.wire.bearer import TokenSource, token_from_environment
 from pydanube.wire.clusters import Clusters
 from pydanube.wire.connections import Connections
 from pydanube.wire.endpoint import Tls, each_cluster, parse_url
 from pydanube.wire.http2_transport import Http2Transport
-from pydanube.wire.tls import tls_from
+from pydanube.wire.tls import tls_from_environment
 from pydanube.wire.transport import TransportFactory
 
 # Producers, consumers and handler loops are imported when a program makes its first one. Most programs need one of
@@ -109,7 +109,7 @@ def connect(
     clusters = each_cluster(url)
     _, secure = parse_url(clusters[0][0])
     if token is None:
-        token = token_from()
+        token = token_from_environment()
     elif not callable(token):
         _check_kind("token", token, str, "text or a function that gives it")
     _check_kind("tls", tls, Tls, "a pydanube.Tls")
@@ -117,7 +117,7 @@ def connect(
     _check_kind("retry", retry, Retry, "a pydanube.Retry")
 
     if secure and tls is None:  # set, so that an answer with another address cannot lead out of TLS
-        tls = tls_from() or Tls()
+        tls = tls_from_environment() or Tls()
     make = partial(Http2Transport, token=token, tls=tls, principal=principal)
     return Client(
         "|".join(map(",".join, clusters)), make, retry or Retry(), Tracing() if tracing else None, principal

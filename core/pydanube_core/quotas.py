@@ -35,6 +35,12 @@ HOURLY: Final = frozenset({"changes_per_h", "destroyed_messages_per_h"})
 RATES: Final = frozenset(
     {"messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s", "requests_per_s"}
 )
+#: limits of a topic, in the original's order. Each is an unsigned 32-bit number there, 0 for no limit
+TOPIC_LIMITS: Final = (
+    "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",
+    "max_consumers_per_subscription", "max_publish_rate", "max_subscription_dispatch_rate",
+    "max_message_size",
+)  # fmt: skip
 MOST: Final = (1 << 53) - 1  # largest integer that JSON carries without loss
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import InputRequiredResult
 from pydanube_admin.engine.models import Effect
-from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.operation import APPLY, READ_ANY, Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, PlanRequired, ReadOnly
@@ -33,9 +33,6 @@ from pydanube_mcp.fencing import fenced
 from pydanube_mcp.narrowing import current_narrowing
 from pydanube_mcp.sizing import READ_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
-
-_APPLY: Final = "plans.apply"
-_READ_ANY: Final = "operations.read"
 
 Outcome = dict[str, Any] | InputRequiredResult | TaskView
 
@@ -58,9 +55,9 @@ class ClusterCaller:
         """
         if operation.effect is Effect.READ and not _takes_long(operation, arguments):
             return await self._read(operation, arguments)
-        if not operation.planned and operation.name != _APPLY:
+        if not operation.planned and operation.name != APPLY:
             return await self._do(operation, arguments)
-        if operation.name == _APPLY and current_narrowing.get().groups is not None:
+        if operation.name == APPLY and current_narrowing.get().groups is not None:
             await self._check_plan(arguments)
         again = said(self.context) if self.context is not None else None
         if again is not None:
@@ -131,7 +128,7 @@ class ClusterCaller:
         if self.context is None or not can_ask(self.context):
             raise self._for_a_person(plan)
         if self._takes_tasks() and OPERATIONS[plan["operation"]].long_running:
-            return waiting_view(question, token, applied=operation.name == _APPLY)
+            return waiting_view(question, token, applied=operation.name == APPLY)
         if not waits(self.context):
             return question_result(question, token)
         answer = await ask_now(question, self.context)
@@ -173,7 +170,7 @@ class ClusterCaller:
         """Read. A page that is too long for a result is read again with fewer items, so that it has a next page."""
         result = await self._send(operation.name, arguments)
         page, listed = result, arguments
-        if operation.name == _READ_ANY:  # the page is within the result, its arguments within the arguments
+        if operation.name == READ_ANY:  # the page is within the result, its arguments within the arguments
             page, listed = result["result"], arguments.get("arguments") or {}
         if (
             not isinstance(page.get("items"), list)
@@ -185,12 +182,12 @@ class ClusterCaller:
         whole = size_of(shown)
         if whole <= READ_BYTES:
             return result
-        items = (shown["result"] if operation.name == _READ_ANY else shown)["items"]
+        items = (shown["result"] if operation.name == READ_ANY else shown)["items"]
         count = fewer(items, whole, len(items))
         if count is None:
             return result
         shorter: dict[str, Any] = {**listed, "limit": count}
-        if operation.name == _READ_ANY:
+        if operation.name == READ_ANY:
             shorter = {**arguments, "arguments": shorter}
         return await self._send(operation.name, shorter)
 
@@ -209,7 +206,7 @@ class ClusterCaller:
 
 
 def _takes_long(operation: Operation, arguments: Mapping[str, Any]) -> bool:
-    if operation.name == _READ_ANY:
+    if operation.name == READ_ANY:
         meant = OPERATIONS.get(str(arguments.get("operation")))
         return meant is not None and meant.long_running
     return operation.long_running

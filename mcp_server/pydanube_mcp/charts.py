@@ -21,7 +21,7 @@ import anyio
 import anyio.to_thread
 from mcp.server.apps import Apps, ResourceCsp
 from mcp.types import CallToolResult, ImageContent, TextContent
-from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.operation import READ_ANY, Operation
 from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.charts.picture import Picture, png
 from pydanube_core.errors import MissingExtra
@@ -34,7 +34,6 @@ CHART_URI: Final = "ui://danube/chart"
 TOOL_META: Final[Mapping[str, Mapping[str, Any]]] = {
     CHART: {"ui": {"resourceUri": CHART_URI}}
 }  # by operation
-_READ_ANY: Final = "operations.read"
 
 
 def chart_apps() -> Apps:
@@ -66,7 +65,7 @@ async def with_picture(
         result: as the admin core gave it, whole and not fenced.
         limiter: of concurrently drawn pictures.
     """
-    if operation.name == _READ_ANY and arguments.get("operation") == CHART:
+    if operation.name == READ_ANY and arguments.get("operation") == CHART:
         chart: Any = result.get("result")
     elif operation.name == CHART:
         chart = result

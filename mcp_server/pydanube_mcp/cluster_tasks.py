@@ -20,6 +20,7 @@ import anyio
 from mcp import MCPError
 from mcp.server.mcpserver import Context
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, ElicitRequest, ElicitRequestFormParams
+from pydanube_admin.engine.operation import APPLY
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.calling_program import current_program
@@ -230,7 +231,7 @@ class ClusterTasks:
             if answer is not Answer.YES:
                 await client.call("plans.discard", {"plan_id": plan_id}, principal=principal)
                 return
-            operation = "plans.apply" if applied else plan["operation"]
+            operation = APPLY if applied else plan["operation"]
             arguments = {} if applied else plan["arguments"]
             call = {**arguments, "plan_token": token, "detach": True}
             await client.call(operation, call, principal=principal)

@@ -16,6 +16,7 @@ from pydanube_admin.arguments import no_constant
 from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, Message, Receive, Scope, Send
 from pydanube_admin.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
+_MOST_LEVELS: Final = 150  # that the SDK reads
 _SHAPE: Final = (
     'send one object with "jsonrpc": "2.0", an "id" that is a string or an integer, a "method" and "params" that are an '
     "object"
@@ -75,10 +76,10 @@ def _id_of(found: Any) -> str | int | None:
     return value if _is_id(value) else None
 
 
-def _depth_exceeds(value: Any, depth: int = 150) -> bool:
+def _depth_exceeds(value: Any) -> bool:
     """Return whether a value has more levels than the SDK reads."""
     level = [value]
-    for _ in range(depth):
+    for _ in range(_MOST_LEVELS):
         level = [
             inner
             for each in level

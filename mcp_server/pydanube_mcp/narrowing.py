@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.operation import APPLY, READ_ANY, Operation
 from pydanube_admin.http import MCP, MCP_READ, AsgiApp, Receive, Scope, Send
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied
@@ -23,8 +23,8 @@ from pydanube_mcp.profiles import parse_toolsets
 
 TOOLSETS_IN_ADDRESS: Final = "toolsets"
 # Of every set: they find, read, plan and apply the operations of the others
-_GENERAL: Final = frozenset({"operations.find", "operations.read", "plans.create", "plans.apply"})
-_OF_ANOTHER: Final = frozenset({"operations.read", "plans.create"})
+_GENERAL: Final = frozenset({"operations.find", READ_ANY, "plans.create", APPLY})
+_OF_ANOTHER: Final = frozenset({READ_ANY, "plans.create"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

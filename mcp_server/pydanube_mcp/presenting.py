@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mcp.types import CallToolResult, TextContent
 from pydanube_admin.engine.models import Effect
-from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.operation import READ_ANY, Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import shown
@@ -21,7 +21,6 @@ from pydanube_mcp.sizing import MAX_RESULT_BYTES, PART, READ_BYTES, REST, in_par
 
 FLOW: Final = "ifc"
 _MAX_PART: Final = 100_000
-_READ_ANY: Final = "operations.read"
 _FIND: Final = "operations.find"  # answers with our own texts only: names, summaries, schemas
 
 
@@ -40,7 +39,7 @@ class Asked:
         if self.operation is None:
             return False
         return self.operation.name == _FIND or (
-            self.operation.name == _READ_ANY and self.arguments.get("operation") == _FIND
+            self.operation.name == READ_ANY and self.arguments.get("operation") == _FIND
         )
 
 

@@ -42,14 +42,14 @@ _ABOVE_BYTES: Final = 64 << 20  # records above the head are one group, at most 
 _HASH: Final = b',"hash":"'  # the hashed part of a record ends here
 
 
-def check_file_name(path: Path, *, field: str = "to") -> None:
+def check_file_name(path: Path) -> None:
     """Raise `InvalidName` if the names of the files beside `path` would be longer than a file system takes."""
     size = len(os.fsencode(path.name))
     if size > NAME_BYTES:
         raise InvalidName(
-            f"{field}: the file name has {size} bytes, and {NAME_BYTES} is the maximum, because temporary files have "
+            f"to: the file name has {size} bytes, and {NAME_BYTES} is the maximum, because temporary files have "
             "longer names. Give a shorter name",
-            field=field,
+            field="to",
             value=path.name,
         )
 

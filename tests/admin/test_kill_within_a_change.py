@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_admin.engine.change_records import HOOK, ChangeStep
+from pydanube_admin.engine.change_records import ChangeStep
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import call_sync
 from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.kill_steps import HOOK
 
 from tests.support.broker_process import BrokerProcess
 

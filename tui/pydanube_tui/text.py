@@ -22,6 +22,7 @@ _BEYOND: Final = "▲"
 USUAL_SHARE: Final = 0.9  # of a chart's cells above 0: one spike, or a short one, is among the others
 FAR_ABOVE: Final = 2.5  # times the usual, which still has three of seven steps below such a cell
 # Replacements for `--ascii`. Only our own glyphs have one, and other people's text is escaped.
+_GAUGE_CELLS: Final = 10
 _ASCII: Final = str.maketrans(
     {
         **dict(zip(_BLOCKS, "_.,-=+*#", strict=True)),
@@ -210,12 +211,12 @@ def _bar(value: float | None, top: float) -> str:
     return _BLOCKS[1 + round(value / top * 6)] if value > 0 else _BLOCKS[0]
 
 
-def gauge(part: float | None, cells: int = 10) -> str:
+def gauge(part: float | None) -> str:
     """Return a share from 0 to 1 as a bar."""
     if part is None:
-        return "─" * cells
-    filled = round(max(0.0, min(1.0, part)) * cells)
-    return "█" * filled + "─" * (cells - filled)
+        return "─" * _GAUGE_CELLS
+    filled = round(max(0.0, min(1.0, part)) * _GAUGE_CELLS)
+    return "█" * filled + "─" * (_GAUGE_CELLS - filled)
 
 
 def shown(value: Any) -> str:

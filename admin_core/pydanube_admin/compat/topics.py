@@ -14,15 +14,10 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.names import SUBSCRIPTION_TYPES
+from pydanube_core.quotas import TOPIC_LIMITS
 
 from pydanube_admin.compat.asking import Asking, AskingService
 
-# In the original's order. Each is an unsigned 32-bit number there, 0 for no limit.
-POLICIES: Final = (
-    "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",
-    "max_consumers_per_subscription", "max_publish_rate", "max_subscription_dispatch_rate",
-    "max_message_size",
-)  # fmt: skip
 U32: Final = 2**32 - 1
 DELIVERY: Final = {"reliable": "Reliable", "non_reliable": "NonReliable"}
 STRATEGIES: Final = {
@@ -43,7 +38,7 @@ class Namespaces(AskingService):
         found = await self._ask("namespaces.get_policies", {"namespace": request.name})
         effective = found["effective"]
         return pb.PolicyResponse(
-            policies=json.dumps({key: min(effective.get(key, 0), U32) for key in POLICIES})
+            policies=json.dumps({key: min(effective.get(key, 0), U32) for key in TOPIC_LIMITS})
         )
 
     async def create_namespace(self, request: pb.NamespaceRequest) -> pb.NamespaceResponse:

@@ -25,6 +25,7 @@ from pydanube_core.errors import (
     PlanStale,
 )
 from pydanube_core.facts import Grace
+from pydanube_core.kill_steps import reached
 from pydanube_core.security.identity import relayed_by
 from pydanube_core.units import format_time
 
@@ -42,13 +43,12 @@ from pydanube_admin.engine.change_records import (
     ChangeStep,
     MovesByClients,
     as_promised,
-    reached,
 )
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs
 from pydanube_admin.engine.forecast import Forecast, bounded, is_stale, made_again
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.models import Change, Place, Result
-from pydanube_admin.engine.operation import Call, known
+from pydanube_admin.engine.operation import APPLY, Call, known
 from pydanube_admin.engine.permission import calling
 from pydanube_admin.engine.plan_records import (
     DISCARDED,
@@ -171,7 +171,7 @@ class ChangeExecutor:
 
     async def apply(self, context: Context, token: str, plan_id: str | None) -> AppliedPlan:
         """Apply a plan. Raises the errors of `change`."""
-        entry = Entry.of(context, "plans.apply", {"plan_id": plan_id})
+        entry = Entry.of(context, APPLY, {"plan_id": plan_id})
         record, _ = await self._refusable(entry, self.plans.of_token(token))
         if plan_id is not None and plan_id != record.plan_id:
             mismatch = PlanMismatch(

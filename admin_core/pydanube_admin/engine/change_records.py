@@ -2,9 +2,7 @@
 
 A record is written before the effect (`applying`) and again after it (`applied`). One that is still
 `applying` when the admin core starts was cut off: its effect is unknown, and its undo must work either way.
-Between its named steps (`ChangeStep`) a test can end the process: `PYDANUBE_TEST_KILL_AT` names a folder, and a
-process that finds a file with the step's name there removes the file and ends itself by SIGKILL. After each
-step the state is either the one before or the one after, the audit records which, and the undo restores the
+Between its named steps (`ChangeStep`) a test can kill the process (`pydanube_core.kill_steps`). After each step the state is either the one before or the one after, the audit records which, and the undo restores the
 state before.
 
 A large image is stored beside its record in several values, which are written before it and deleted after it.
@@ -20,11 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import logging
-import os
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,8 +33,6 @@ from pydanube_core.facts import DataChange
 from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.stored_records import StoredRecord, is_id, readable, time_of
 
-HOOK: Final = "PYDANUBE_TEST_KILL_AT"
-
 
 class ChangeStep(StrEnum):
     CHECKED = "change-checked"  # the token and the state under it are right, nothing is written
@@ -51,16 +44,6 @@ class ChangeStep(StrEnum):
     KEPT = "change-kept"  # its result
     TOLD = "change-told"  # the audit's `outcome` is on stable storage
     TAKEN_BACK = "change-taken-back"  # of an undo: the state is the one of before, the change not yet marked
-
-
-def reached(step: ChangeStep) -> None:
-    """Note that a step is done."""
-    folder = os.environ.get(HOOK)
-    if folder is None:
-        return
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(folder, step.value))
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 PREFIX: Final = "changes/"

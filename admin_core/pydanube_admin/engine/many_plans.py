@@ -21,13 +21,12 @@ from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import bounded
 from pydanube_admin.engine.models import Effect
-from pydanube_admin.engine.operation import Call
+from pydanube_admin.engine.operation import APPLY, Call
 from pydanube_admin.engine.paging import chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import USED, AppliedPlan, Plan, PlanRecord, refusal_of, shown_plan
 from pydanube_admin.engine.stored_records import CALL, PLAN, new_id
 
-APPLY: Final = "plans.apply"
 MEMBERS: Final = "members"  # of a whole's image: the call ids of its changes
 MOST: Final = 100  # of one plan: each is kept until it expires, and a principal may have 250
 

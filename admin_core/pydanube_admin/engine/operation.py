@@ -42,7 +42,9 @@ _WHY_ARGUMENTS: Final = {
 }
 _OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS, *_WHY_ARGUMENTS})
 # They carry out another operation, which may be a long one.
-_FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
+READ_ANY: Final = "operations.read"
+APPLY: Final = "plans.apply"
+_FOR_OTHERS: Final = frozenset({READ_ANY, APPLY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from pydanube_core.security.permissions import (
 )
 from pydanube_core.topic_pattern import TopicPattern
 
-from pydanube_admin.engine.operation import Call, Operation, known
+from pydanube_admin.engine.operation import APPLY, READ_ANY, Call, Operation, known
 
 MOST_CHARS: Final = 256
 _SERVICE: Final = "service_account"
@@ -92,7 +92,7 @@ FREE: Final = frozenset(
     }
 )
 #: the inner call is checked
-OF_ANOTHER: Final = frozenset({"operations.read", "plans.create", "plans.apply", "changes.undo"})
+OF_ANOTHER: Final = frozenset({READ_ANY, "plans.create", APPLY, "changes.undo"})
 #: every caller sees and ends its own, and others' with the permission (`Sight.made_by`)
 OWN: Final = frozenset(
     {"plans.list", "plans.show", "plans.discard", "tasks.list", "tasks.get", "tasks.cancel"}

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
+from pydanube_core.diagnosis.causes.links import APART
 from pydanube_core.errors import InvalidArgument, LinkNotFound
 from pydanube_core.links import (
     LINKS,
@@ -36,7 +37,6 @@ from pydanube_admin.engine.stored_grants import check_holds, stored_grants
 
 CHANGE: Final = "links:change"
 MOST_SHOWN: Final = 200  # mirrors of a description, those that are furthest behind first
-DIVERGED: Final = frozenset({"diverged", "source_remade"})
 
 NameArgument = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Its name")]
 TopicsArgument = Annotated[
@@ -169,7 +169,7 @@ class FoundLink:
         if away:
             return "source_unreachable", away[0].why
         mirrors = self.mirrors
-        if apart := [each for each in mirrors if each.state in DIVERGED]:
+        if apart := [each for each in mirrors if each.state in APART]:
             return "diverged", f"{apart[0].topic}: {apart[0].why}"
         if not mirrors and not self.left_out and any(each.cluster for each in self.parts):
             return "copying", "no topic of the source matches, or the token has no data:mirror on one"

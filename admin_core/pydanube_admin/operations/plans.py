@@ -18,11 +18,12 @@ from pydanube_core.errors import (
     PlanUsed,
     TopicNotFound,
 )
+from pydanube_core.kill_steps import reached
 from pydanube_core.security.permissions import TAKE_BACK
 from pydanube_core.spelling import shown
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord, ChangeStep, reached
+from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord, ChangeStep
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry

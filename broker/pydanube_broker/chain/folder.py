@@ -81,9 +81,7 @@ class ChainFile:
         sync_folder(folder)
 
 
-async def restore_lost(
-    store: ChainStore, file: ChainFile, place: Place, folder: Path, disk: Disk | None = None
-) -> int:
+async def restore_lost(store: ChainStore, file: ChainFile, place: Place, folder: Path) -> int:
     """Write the records of the chain that the folder's segments lack. Return the number of bytes that differed.
 
     After a power cut the disk may have lost unsynced records. A folder restored from a backup is older than the chain.
@@ -91,7 +89,7 @@ async def restore_lost(
 
     Raises `StoreUnavailable`, `CorruptObject`, `OSError`.
     """
-    disk, lost = disk or Disk(), list[Group]()
+    disk, lost = Disk(), list[Group]()
     safe: int | None = None
     number, digest = place.number, place.before
     while number > file.from_number:

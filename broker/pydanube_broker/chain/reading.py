@@ -83,11 +83,11 @@ async def fence(store: ChainStore, cluster: str, journal: int, from_number: int,
 
 
 async def fenced_end(
-    store: ChainStore, cluster: str, journal: int, from_number: int, term: int, life: int | None = None
+    store: ChainStore, cluster: str, journal: int, from_number: int, term: int
 ) -> tuple[int, Place]:
     """Fence as `fence` does. Return the number of the fence, and the end of the chain behind it."""
     place = await chain_end(store, cluster, journal, from_number)
-    life = secrets.randbits(64) if life is None else life
+    life = secrets.randbits(64)
     first, taken = place.number, 0
     while taken < MOST_IN_FLIGHT:
         if place.term > term:

@@ -48,17 +48,15 @@ def holding_up(
     members: Mapping[BrokerId, Announced],
     owners: Iterable[BrokerId],
     removed: Collection[BrokerId],
-    *,
-    level: int = METADATA_FORMAT,
 ) -> set[BrokerId]:
-    """Return the brokers that do not announce a format. If there are none, the format may be raised to it. Pure.
+    """Return the brokers that do not announce the format. If there are none, it may be raised. Pure.
 
     Args:
         members: the brokers that are registered.
         owners: of assignments, and brokers that `are_starting`. One that is stopped announces nothing.
         removed: brokers that may not start again.
     """
-    below = {broker for broker, member in members.items() if member.metadata_format < level}
+    below = {broker for broker, member in members.items() if member.metadata_format < METADATA_FORMAT}
     return (below | (set(owners) - members.keys())) - set(removed)
 
 
@@ -76,7 +74,7 @@ def are_starting(residents: Iterable[KeyValue], incarnations: Iterable[KeyValue]
     }
 
 
-async def refuse_older_builds(store: MetadataStore, level: int = METADATA_FORMAT) -> None:
+async def refuse_older_builds(store: MetadataStore) -> None:
     """Keep builds without a format from starting on these metadata. Idempotent, and durable on return.
 
     Raises:
@@ -84,7 +82,7 @@ async def refuse_older_builds(store: MetadataStore, level: int = METADATA_FORMAT
         ClusterMismatch: the cluster was released in this moment.
     """
     if isinstance(store, StoreShell):
-        await store.raise_format(level)
+        await store.raise_format(METADATA_FORMAT)
         return
 
     async def decide(change: Change) -> None:
@@ -94,7 +92,7 @@ async def refuse_older_builds(store: MetadataStore, level: int = METADATA_FORMAT
             raise ClusterMismatch(
                 "the cluster has no identity, or was released: its metadata stay as they are"
             )
-        if identity.metadata_format < level:
-            change.put(IDENTITY, replace(identity, metadata_format=level).to_json())
+        if identity.metadata_format < METADATA_FORMAT:
+            change.put(IDENTITY, replace(identity, metadata_format=METADATA_FORMAT).to_json())
 
     await change(store, decide)

@@ -49,10 +49,6 @@ def descriptors_key(subject: str, version: int) -> str:
     return f"{_DESCRIPTORS}{_spelled(subject)}/{version:020d}"
 
 
-def versions_range(subject: str) -> KeyRange:
-    return KeyRange.prefix(f"{_VERSIONS}{_spelled(subject)}/")
-
-
 def subject_of_key(key: str) -> str:
     """Return the subject in the key of a subject."""
     return unquote(key.removeprefix(_SUBJECTS))

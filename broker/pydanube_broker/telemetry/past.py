@@ -17,8 +17,6 @@ from pydanube_storage.telemetry.reading import newest_rows
 MOST_ROUNDS: Final = 1000
 #: of all cursors: 6 MB. Beyond, the oldest are left out
 MOST_ROWS: Final = 50_000
-#: of a ring's row: a state, and the append time of its oldest unread message, -1 if unknown
-RING_WIDTH: Final = len(CursorState._fields) + 1
 
 
 def past_rings(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
+from pydanube_core.kill_steps import reached
 from pydanube_storage.catalog import Resting
 from pydanube_storage.metadata.clock import BootClock, Clock, boot_id
 from pydanube_storage.objects import ObjectName
@@ -23,7 +24,7 @@ from pydanube_storage.objects import ObjectName
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import TierStep, reached
+from pydanube_broker.tier.steps import TierStep
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.tier")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, MetadataUnavailable, StoreUnavailable
+from pydanube_core.kill_steps import reached
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import CatalogEntry, CatalogFenced
 from pydanube_storage.objects import ObjectName, topic_folder
@@ -28,7 +29,7 @@ from pydanube_broker.settings.sections import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.failing import Failures
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import TierStep, reached
+from pydanube_broker.tier.steps import TierStep
 from pydanube_broker.topics.topic import Topic, now_ms
 
 _FLIGHTS: Final = 2  # objects of one topic under way

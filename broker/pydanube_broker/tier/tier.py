@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
+from pydanube_core.kill_steps import reached
 from pydanube_storage.catalog import CatalogHead, Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
 from pydanube_storage.metadata.clock import boot_id
@@ -37,7 +38,7 @@ from pydanube_broker.tier.object_checks import ObjectChecks
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.owned_store import OwnedStore
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import TierStep, reached
+from pydanube_broker.tier.steps import TierStep
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from pydanube_core.errors import Conflict
+from pydanube_core.kill_steps import reached
 from pydanube_storage.catalog import CatalogEntry
 from pydanube_storage.catalog.catalog import MAX_CHANGED
 from pydanube_storage.objects import ObjectName
@@ -20,7 +21,7 @@ from pydanube_broker.long_work import Work
 from pydanube_broker.tier.cold_reads import ColdReads, where
 from pydanube_broker.tier.flushing import Flusher, entry_of, meta_of
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import TierStep, reached
+from pydanube_broker.tier.steps import TierStep
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, earliest_ms
 

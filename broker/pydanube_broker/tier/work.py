@@ -28,6 +28,7 @@ from pydanube_core.errors import (
     ObjectMissing,
     StoreUnavailable,
 )
+from pydanube_core.kill_steps import reached
 from pydanube_core.recent import RecentDict
 from pydanube_storage.objects import (
     ObjectName,
@@ -47,7 +48,7 @@ from pydanube_broker.subscription.batch_columns import rest_of
 from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.fragments import FragmentWork
 from pydanube_broker.tier.messages import pack_batches
-from pydanube_broker.tier.steps import TierStep, reached
+from pydanube_broker.tier.steps import TierStep
 from pydanube_broker.tier.topic_reports_work import TopicReportsWork
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]

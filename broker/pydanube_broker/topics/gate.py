@@ -6,7 +6,7 @@ One for each concrete topic, reliable or not. Changes of policy apply from the n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -88,7 +88,7 @@ class TopicGate:
     """See the module. Single user: the loop."""
 
     __slots__ = (
-        "_attached", "_bucket", "_clock", "_connections", "_exclusive", "_numbers", "limits", "topic",
+        "_attached", "_bucket", "_connections", "_exclusive", "_numbers", "limits", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -96,12 +96,9 @@ class TopicGate:
         topic: str,
         limits: Limits,
         connections: Iterator[int],
-        *,
-        clock: Callable[[], int] = monotonic_ms,
     ) -> None:
         self.topic = topic
         self.limits = Limits()
-        self._clock = clock
         self._connections = connections  # ids of this broker's
         self._bucket: TokenBucket | None = None
         self._attached: dict[AttachedProducer, str] = {}  # connection → producer's name
@@ -116,9 +113,9 @@ class TopicGate:
         if not rate:
             self._bucket = None
         elif self._bucket is None:
-            self._bucket = TokenBucket(rate, self._clock())
+            self._bucket = TokenBucket(rate, monotonic_ms())
         else:
-            self._bucket.set_rate(rate, self._clock())
+            self._bucket.set_rate(rate, monotonic_ms())
 
     # -- producers -------------------------------------------------------------------------------------------
 
@@ -243,7 +240,7 @@ class TopicGate:
         bucket = self._bucket
         if bucket is None:
             return
-        now_ms = self._clock()
+        now_ms = monotonic_ms()
         wait_ms = bucket.wait_ms(count, now_ms)
         if wait_ms:
             raise RateLimited(

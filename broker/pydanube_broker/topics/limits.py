@@ -11,18 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument, LimitReached
+from pydanube_core.quotas import TOPIC_LIMITS
 
-#: The original's seven limits.
-LIMIT_KEYS: Final = (
-    "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",
-    "max_consumers_per_subscription", "max_publish_rate", "max_subscription_dispatch_rate",
-    "max_message_size",
-)  # fmt: skip
 #: How much of a topic stays. `retention_offset`: messages below may go. `drop_unread` 1: also unread ones.
 RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset", "drop_unread")
 #: Thresholds of alerts for each subscription (`pydanube_core.diagnosis.causes.pace`).
 ALERT_KEYS: Final = ("alert_unread_messages", "alert_unread_age_s")
-POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS, *ALERT_KEYS)
+POLICY_KEYS: Final = (*TOPIC_LIMITS, *RETENTION_KEYS, *ALERT_KEYS)
 #: Policy of namespaces and settings: the durability of reliable topics that are created without one.
 DURABILITY_KEY: Final = "durability"
 DURABILITIES: Final = ("fsynced", "stored")

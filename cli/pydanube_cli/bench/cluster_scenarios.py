@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from pydanube import Retry, connect
+from pydanube import connect
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError
 
@@ -32,7 +32,7 @@ from pydanube_cli.bench import scenarios
 from pydanube_cli.bench.catalogue import Plan
 from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
 from pydanube_cli.bench.link_scenario import link
-from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, until
+from pydanube_cli.bench.own_cluster import BROKERS, PATIENCE, OwnCluster, own_cluster, until
 from pydanube_cli.bench.payloads import percentiles_ms
 from pydanube_cli.bench.result import COUNTS, sum_verified
 from pydanube_cli.bench.role import for_every
@@ -45,7 +45,6 @@ KILLED_TOPICS: Final = 30
 MADE: Final = 100  # new topics whose creation is measured
 IDLE_S: Final = 20.0
 PARTITIONS: Final = 100
-PATIENCE: Final = Retry(max_elapsed_s=120.0)
 OFTEN: Final = replace(PATIENCE, max_delay_s=0.1)  # when the broker's return is measured
 LEASE_S: Final = 10.0
 FEW_TOPICS: Final = 100  # of a lost broker: they are taken over within 1 s, more within 3 s

@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from pydanube import Client, Retry, connect
+from pydanube import Client, connect
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError
 
 from pydanube_cli.bench.catalogue import Plan
 from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
-from pydanube_cli.bench.own_cluster import until
+from pydanube_cli.bench.own_cluster import PATIENCE, until
 from pydanube_cli.bench.payloads import Checker, make_payloads, percentiles_ms
 from pydanube_cli.render import prose
 
@@ -32,9 +32,7 @@ TICK_S: Final = 0.005  # between two sends at half of the top speed
 FAILED_OVER: Final = 100  # topics
 FAIL_OVER_S: Final = 2.0  # the bound for them
 QUIET_SHARE: Final = 0.01  # of a core: the bound for 1 000 quiet mirrors
-TOP_SHARE: Final = 0.8  # of the SDK's speed: the bound
 AT_ONCE: Final = 5_000  # messages of a `send_many`
-PATIENCE: Final = Retry(max_elapsed_s=120.0)
 
 Found = dict[str, Any]
 

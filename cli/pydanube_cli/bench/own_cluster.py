@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from pydanube import Retry
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
@@ -34,6 +35,7 @@ from pydanube_cli.render import prose
 BROKERS: Final = 3
 LOOK_S: Final = 0.02
 _PATIENCE_S: Final = 300.0
+PATIENCE: Final = Retry(max_elapsed_s=120.0)  # of clients while brokers stop
 _RECORD_BYTES: Final = 400
 _OFFSETS: Final = range(200, 14_000)  # the highest port stays below 65536
 

@@ -10,18 +10,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from pydanube import Client, Retry, connect
+from pydanube import Client, connect
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId
 
-from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, until
+from pydanube_cli.bench.own_cluster import BROKERS, PATIENCE, OwnCluster, own_cluster, until
 from pydanube_cli.render import prose
 
 LOADED_S: Final = 3.0
 PAUSE_S: Final = 0.2  # between two sends to a topic, unless there are many topics
 #: messages per second to all topics. More would take the processor time that is measured.
 MOST_PER_S: Final = 2_000
-PATIENCE: Final = Retry(max_elapsed_s=120.0)
 #: between an acknowledgement and the copy of the message in the store: the linger of 0.1 s, a request, and a busy machine
 COPIED_S: Final = 1.0
 CALM_S: Final = 11.0  # the leader takes nothing over in its first lease

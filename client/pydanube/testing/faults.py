@@ -17,7 +17,7 @@ from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.wire.transport import Stream, Transport, copy_of
+from pydanube.wire.transport import Passing, Stream, Transport, copy_of
 
 
 class Faults:
@@ -223,28 +223,20 @@ class FaultyStream:
         return not self._over
 
 
-class FaultyTransport:
+class FaultyTransport(Passing):
     """A transport around the real one."""
 
     def __init__(self, transport: Transport, faults: Faults) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self._faults = faults
-
-    @property
-    def url(self) -> str:
-        return self._transport.url
-
-    @property
-    def renews(self) -> bool:
-        return self._transport.renews
 
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         self._faults.check_up()
-        return await self._transport.resolve(request, timeout_s=timeout_s)
+        return await super().resolve(request, timeout_s=timeout_s)
 
     async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
         self._faults.check_up()
-        return await self._transport.call(path, request, timeout_s=timeout_s)
+        return await super().call(path, request, timeout_s=timeout_s)
 
     async def publish(self) -> FaultyStream:
         self._faults.check_up()
@@ -253,9 +245,6 @@ class FaultyTransport:
     async def consume(self) -> FaultyStream:
         self._faults.check_up()
         return FaultyStream(self._faults, await self._transport.consume(), publishes=False)
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
 
 
 def _failure(error: ClusterError, **batch: int) -> bytes:

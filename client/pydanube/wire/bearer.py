@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument, Unauthenticated
@@ -18,11 +18,11 @@ TokenSource = str | Callable[[], str]
 MOST_CHARS: Final = 8192
 
 
-def token_from(environment: Mapping[str, str] = os.environ) -> TokenSource | None:
+def token_from_environment() -> TokenSource | None:
     """Return `DANUBE_TOKEN`, or a function that reads `DANUBE_TOKEN_FILE` for each call. None without either."""
-    if token := environment.get("DANUBE_TOKEN"):
+    if token := os.environ.get("DANUBE_TOKEN"):
         return token
-    if file := environment.get("DANUBE_TOKEN_FILE"):
+    if file := os.environ.get("DANUBE_TOKEN_FILE"):
         return lambda: read_token(file)
     return None
 

@@ -8,10 +8,10 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import call_failed, call_result, call_target
 
-from pydanube.wire.bearer import TokenSource, token_from
+from pydanube.wire.bearer import TokenSource, token_from_environment
 from pydanube.wire.endpoint import UNIX, Tls
 from pydanube.wire.http2_transport import Http2Transport
-from pydanube.wire.tls import tls_from
+from pydanube.wire.tls import tls_from_environment
 from pydanube.wire.transport import Transport
 
 OPS_CALL: Final = "/danube.ops.Ops/Call"
@@ -38,8 +38,8 @@ class OpsChannel:
     ) -> None:
         self.url = url
         target, secure = call_target(url, field=field)
-        token = token_from() if token is None else token
-        tls = tls_from() if tls is None and secure else tls
+        token = token_from_environment() if token is None else token
+        tls = tls_from_environment() if tls is None and secure else tls
         #: the broker authenticates the caller by its credential, so no principal needs to be sent
         self.shows_identity = (
             token is not None or target.startswith(UNIX) or (tls is not None and tls.cert is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
@@ -22,9 +21,9 @@ _NOT_YET: Final = 9
 _WRONG_NAME: Final = frozenset((62, 64))
 
 
-def tls_from(environment: Mapping[str, str] = os.environ) -> Tls | None:
+def tls_from_environment() -> Tls | None:
     """Return the files named by `DANUBE_CA`, `DANUBE_CERT`, `DANUBE_KEY` (PEM). None if none is set."""
-    ca, cert, key = (environment.get(f"DANUBE_{name}") or None for name in ("CA", "CERT", "KEY"))
+    ca, cert, key = (os.environ.get(f"DANUBE_{name}") or None for name in ("CA", "CERT", "KEY"))
     return None if (ca, cert, key) == (None, None, None) else Tls(ca=ca, cert=cert, key=key)
 
 

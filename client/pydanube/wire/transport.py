@@ -66,6 +66,36 @@ class Transport(Protocol):
     async def aclose(self) -> None: ...
 
 
+class Passing:
+    """A transport that passes everything on to another one. A subclass changes single calls."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @property
+    def url(self) -> str:
+        return self._transport.url
+
+    @property
+    def renews(self) -> bool:
+        return self._transport.renews
+
+    async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
+        return await self._transport.resolve(request, timeout_s=timeout_s)
+
+    async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
+        return await self._transport.call(path, request, timeout_s=timeout_s)
+
+    async def publish(self) -> Stream:
+        return await self._transport.publish()
+
+    async def consume(self) -> Stream:
+        return await self._transport.consume()
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
 #: makes the transport to the broker at a URL
 TransportFactory = Callable[[str], Transport]
 #: waits before a retry: (concrete topic, failure, seconds of delay, seconds until the retry gives up)

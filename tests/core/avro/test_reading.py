@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydanube_core.schema_formats.avro.model import is_recursive
 from pydanube_core.schema_formats.avro.parse import parse_avro
 from pydanube_core.schema_formats.avro.reading import AvroReader, Shape
-from pydanube_core.schema_formats.avro.steps import Fault, read_whole
+from pydanube_core.schema_formats.avro.steps import read_whole
+from pydanube_core.schema_formats.fault import Fault
 
 from tests.broker.schema.avro_samples import Data, Schemas
 

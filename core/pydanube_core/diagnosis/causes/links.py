@@ -11,7 +11,7 @@ from pydanube_core.diagnosis.views import BrokerView
 from pydanube_core.units import counted
 
 SHOWN: Final = 10
-_APART: Final = frozenset({"diverged", "source_remade"})
+APART: Final = frozenset({"diverged", "source_remade"})
 #: by state: what removes the cause. For the others, a fail-over keeps what is here
 _REMEDIES: Final = {
     "failed": NextCall("brokers.status", {}, "see the disk and the journal that copies are written to"),
@@ -37,8 +37,8 @@ _REMEDIES: Final = {
 def link_not_copying(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if not view.links:
         return "every mirror of this broker is copied, or there is none"
-    worst = max(view.links, key=lambda each: (not _APART.isdisjoint(each.states), sum(each.states.values())))
-    apart = not _APART.isdisjoint(worst.states)
+    worst = max(view.links, key=lambda each: (not APART.isdisjoint(each.states), sum(each.states.values())))
+    apart = not APART.isdisjoint(worst.states)
     count = sum(worst.states.values())
     remedy = next((_REMEDIES[state] for state in worst.states if state in _REMEDIES), None)
     fail_over = NextCall(
