@@ -43,8 +43,8 @@ from pydanube.tasks import TaskOwner
 from pydanube.tracing import Carried
 from pydanube.wire.transport import copy_of
 
-LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
-#: longer than a broker needs to answer. Opening then goes on without the other partitions
+LEAVE_S: Final = 5.0  # maximum time to leave the block after an exception
+#: seconds, longer than a broker needs to answer. A producer then opens without the partitions that do not answer
 OTHERS_S: Final = 2.0
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
@@ -80,8 +80,10 @@ class Producer:
         self._only: PublishLane | None = None
         self._router = Router(self._routing, 1)
         self._turn = -1  # the lane that messages without a key go to
-        self._filled: OutBatch | None = None  # the batch of that lane that they fill, None once it left alone
-        # A producer that reopens its name finds its place by the number of its messages in each partition.
+        self._filled: OutBatch | None = (
+            None  # the batch of that lane that such messages fill. None once it has left
+        )
+        # A producer that continues a name resumes by the number of its messages in each partition, so the order is fixed.
         self._any_order = options.access_mode == "shared"
         self._by_batch = self._any_order and self._routing is Routing.KEY
         self._down: set[int] = set()  # lanes whose owner does not answer
@@ -559,12 +561,12 @@ class Producer:
         window = self._window
         size = window.measure(payload, key, attributes)
         await window.room(1, size)
-        window.free_messages += 1  # taken again without a turn of the loop in between
+        window.free_messages += 1  # `_send_any` takes it again before any other task runs
         window.free_bytes += size
         try:
             return self._send_any(payload, key, attributes, partition)
         finally:
-            window.pass_on()  # the room that a refused message did not take
+            window.pass_on()  # if the message was refused, its room is for the next waiter
 
     def _next_lane(self, size: int) -> PublishLane:
         """Return the lane of a message without a key: the last one until its batch has left or is full, then the next.
@@ -634,7 +636,7 @@ class Producer:
 
     def _release(self, batch: OutBatch) -> None:
         """Return the room of an answered batch to the window."""
-        self._taken_messages += batch.count  # set by now
+        self._taken_messages += batch.count  # an answered batch has its count
         self._taken_bytes += batch.bytes
         if batch.error is not None:
             self._unseen.append(batch)

@@ -220,7 +220,7 @@ class ChangeExecutor:
         if not call.operation.long_running:
             async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
                 return await self._carry_out(await self._prepare(context, call, entry, one_step))
-        # Says that it is under way, as long as it is
+        # Its own lock shows other brokers that the call is under way
         async with self.guards.held(context.call_id, context.call_id):
             async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
                 prepared = await self._prepare(context, call, entry, one_step)
@@ -361,7 +361,7 @@ class ChangeExecutor:
         Raises `Conflict`: it was cancelled by `tasks.cancel`.
         """
         context = replace(context, operation=call.operation.name)
-        # What is done anywhere comes from another broker only as a part of that broker's task
+        # An operation of `Place.ANYWHERE` is relayed only as a part of another broker's task, which it shares
         is_part = call.operation.at is Place.ANYWHERE and relayed_by.get()
         if not call.operation.long_running or is_part:
             return await call.operation.handler(context, call.request)
@@ -374,7 +374,7 @@ class ChangeExecutor:
         except asyncio.CancelledError as error:
             failed = error
             if not self.tasks.is_cancelled(task):
-                raise  # its caller has gone
+                raise  # the caller has disconnected
             raise cancelled(task) from error
         except BaseException as error:
             failed = error

@@ -233,8 +233,8 @@ class UndoChangeRequest(Request):
 
 class UndoneChange(Change):
     undone_call_id: str
-    operation: str  # that was taken back
-    # Of a change of several topics: the call ids of those that were taken back, and the others with their errors
+    operation: str  # the undone one
+    # Of a change of several topics: the call ids of the undone changes, and the others with their errors
     undone: list[str] | None = Field(default=None, exclude_if=lambda value: value is None)
     failed: list[dict[str, Any]] | None = Field(default=None, exclude_if=lambda value: value is None)
 
@@ -287,7 +287,7 @@ async def _undo_of(context: Context, record: ChangeRecord) -> Undo:
     operation = known(record.operation)
     assert operation.undo is not None, "a change is only kept if it can be undone"
     planned = operation.request.model_validate(dict(record.arguments))
-    # Cut off between the effect and its note, the next undo meets the state of before, as one of a change that was cut off.
+    # An undo that was cut off may have restored the former state already. So may an undo of a change that was cut off.
     done = Done(image=record.image, result=None if record.state == UNDOING else record.result)
     return await operation.undo(context, planned, done)
 
@@ -323,7 +323,7 @@ async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneCha
 
 
 async def _left(context: Context, record: ChangeRecord) -> list[str]:
-    """Return the changes of a whole that are not undone yet, the last first."""
+    """Return the changes of a plan for many topics that are not undone yet, the last first."""
     found = [await context.executor.changes.get(call_id) for call_id in reversed(record.image[MEMBERS])]
     return [each[0].call_id for each in found if each is not None and each[0].state != UNDONE]
 
@@ -346,7 +346,7 @@ async def _forecast_all(context: Context, record: ChangeRecord) -> Forecast:
 
 
 async def _undo_all(context: Context, record: ChangeRecord) -> UndoneChange:
-    """Undo the changes of a whole, the last first. What failed stays to be undone by another call."""
+    """Undo the changes of a plan for many topics, the last first. Another call can undo those that failed."""
     undone: list[str] = []
     failed: list[dict[str, Any]] = []
     for call_id in await _left(context, record):

@@ -295,7 +295,7 @@ async def _restore(context: Context, name: str, image: Mapping[str, Any]) -> Non
         if not present:
             raise error
         if str(present[0][0].topic_id) != image["topic_id"]:
-            raise reused("topic", name) from error  # else it never went, or is back already
+            raise reused("topic", name) from error  # else it was not deleted, or is restored already
 
 
 class TruncateTopicRequest(Request):
@@ -309,7 +309,7 @@ class TruncateTopicRequest(Request):
 class TruncatedTopic(Change):
     topic: str
     start_offsets: dict[str, int]  # concrete topic → its first offset now
-    messages: int  # that went
+    messages: int  # deleted
 
 
 class TopicMetrics(Metrics):

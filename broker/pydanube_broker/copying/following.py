@@ -145,7 +145,10 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
 
 
 async def append_time_at(topic: Topic, offset: int, worker_threads: WorkerThreads) -> int | None:
-    """Return the append time of the message at an offset. None: it was deleted. Batches of objects are others, with the same times."""
+    """Return the append time of the message at an offset. None: it was deleted.
+
+    Batches in objects are cut differently, but their messages keep their append times.
+    """
     found = None
     while found is None:
         if offset < topic.start_offset:

@@ -37,9 +37,9 @@ from pydanube_broker.copying.piece import Piece
 
 STALL_S: Final = 20.0
 _IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
-#: of a round, that wait: its credit, and the chunk that exceeds it
+#: maximum of a round's chunks that wait: its credit, and the chunk that exceeds it
 _MOST_CHUNK_BYTES: Final = TOPIC_BYTES + CHUNK_BYTES
-# The same of answers that take no credit, and of the cursors. An answer counts at least `_ANSWER_BYTES`.
+# Maximum of its waiting answers that take no credit, and of cursors. An answer counts at least `_ANSWER_BYTES`.
 _MOST_OTHER_BYTES: Final = 64 << 20
 _ANSWER_BYTES: Final = 1024
 _MARK_BYTES: Final = 200  # of a cursor or a session, beside its texts

@@ -620,7 +620,7 @@ class SubscriptionPump:
         self.attendance.departure = None  # the consumers did not leave by their own choice
 
     def set_down(self) -> None:
-        """Store the messages that consumers hold for the hand-over: another broker continues the delivery."""
+        """Store the handover, from which the next owner continues the delivery."""
         handover = self._handover
         if self._core is not None:
             handover = self._core.places.hand_over(self.subscription_id, self.engine.deadlines.now_ms())

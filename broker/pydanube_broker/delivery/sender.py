@@ -33,7 +33,7 @@ log = logging.getLogger("pydanube.delivery")
 
 # Bytes of a part that is spread over consumers, large enough to make each consumer's frame worth sending.
 ROUTED_BYTES: Final = 4 * FRAME_BYTES
-FEW_RANGES: Final = 4  # of a plan: each is a cut of its own, and for more of them one selection costs less
+FEW_RANGES: Final = 4  # of a plan. Each is cut on its own. With more ranges, one selection costs less
 
 
 class SendingPump(Ticked, Protocol):
@@ -171,7 +171,9 @@ class Sender:
     def _read(self, plan: Plan) -> list[CachedBatch] | None:
         """Return the batches of a plan, see `Topic.read`. Without holes they end where its messages do."""
         size, near = self._read_bytes(plan), plan.start + plan.max_messages
-        if plan.fresh and near < plan.end_limit:  # a consumer behind has far more to read than it may be sent
+        if (
+            plan.fresh and near < plan.end_limit
+        ):  # a backlog is larger than the plan: read only as many offsets as it may send
             batches = self._topic.read(plan.start, near, size)
             if batches is None or batches:
                 return batches
@@ -179,7 +181,7 @@ class Sender:
 
     @staticmethod
     def _read_bytes(plan: Plan) -> int:
-        # of selected messages the consumer gets a part of each batch
+        # selected messages are only a part of each batch, so a full frame needs more batches
         spread = plan.consumer_id is None or type(plan.ranges) is ChunkMasks
         most = ROUTED_BYTES if spread else FRAME_BYTES
         return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 SLICE_S: Final = 0.0002
-REFILL_S: Final = 0.005  # a consumer with many messages gets the next ones together, at the latest after this
+REFILL_S: Final = (
+    0.005  # a consumer that holds many messages waits at most this long, and gets the next ones in one frame
+)
 
 
 class Pump(Protocol):
@@ -62,7 +64,7 @@ class Turns:
             self.wake(pump)
             return
         self._scheduled = True
-        self._loop.call_soon(self._run)  # for the pumps that are woken after it
+        self._loop.call_soon(self._run)  # runs the pumps that are woken after this one
         if pump.step() and not pump.queued:
             pump.queued = True
             self._queue.append(pump)

@@ -66,8 +66,8 @@ _REBUILT_AT_ONCE: Final = 64
 STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
-_TOLD_S: Final = 60.0  # a failure that goes on is logged once in so long
-_SEEN_S: Final = 5.0  # time for the owner to see the record by which the target copies
+_TOLD_S: Final = 60.0  # a repeated failure is logged once in this time
+_SEEN_S: Final = 5.0  # time until the owner has seen the record that permits the copy
 # Maximum time without progress in copying the end. Then the owner serves again, because clients wait.
 _COPY_END_S: Final = 20.0
 
@@ -183,7 +183,7 @@ class Mover:
         self._coming: dict[TopicId, _Coming] = {}
         self._stopped: dict[
             TopicId, int
-        ] = {}  # held topic → the turn of its participant in which it was held
+        ] = {}  # stopped topic → the turn of its participant in which it stopped
         self._changed = anyio.Event()  # a participant has seen another record, or has stopped
         self._told: set[tuple[str, TopicId, str]] = set()  # failures that were logged since `_told_from_s`
         self._told_from_s = 0.0

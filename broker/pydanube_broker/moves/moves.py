@@ -72,9 +72,9 @@ _WELL_LOOKS: Final = 5  # consecutive checks in which a broker can store, before
 _PROGRESS_S: Final = 10.0  # between two reports of this broker's copying progress
 _MOST_TOLD: Final = 100  # maximum topics in such a report
 _AGAIN_MS: Final = 500
-#: for the chain to have a topic that arrives, before it is served without: the store is away
+#: seconds that an arriving topic waits for the copy of the journal. Then it is served without, as the store is away
 _COPIED_S: Final = 3.0
-# For callers while a topic is handed over: their lookup of the topic waits until it has arrived
+# Callers look a moving topic up again after this, and the lookup waits until the topic has arrived.
 _RETRY_MS: Final = 10
 
 

@@ -44,8 +44,10 @@ OF_READERS: Final = frozenset(("stop",))  # fields of OpenConsumer
 # Without resume_session: readers of older SDKs send it when their topic has moved
 OF_CONSUMERS: Final = frozenset(("type", "key_filters", "ack_timeout_ms", "reports_taken", "max_extend_ms"))
 RANGES_AT_ONCE: Final = 2_048  # ranges of an answer per turn of the loop: some milliseconds
-MAX_REQUEST_BYTES: Final = 2 << 20  # room for the most ranges, and for everything else
-MAX_UNREAD_ANSWERS: Final = 1_000  # with more, the broker stops reading from the client until it reads
+MAX_REQUEST_BYTES: Final = 2 << 20  # largest request: one with the maximum number of ranges
+MAX_UNREAD_ANSWERS: Final = (
+    1_000  # answers that the client has not read. At this number the broker reads no more requests from it
+)
 
 
 class ConsumeStream:
@@ -495,5 +497,5 @@ class ConsumeStream:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:
             self._reader.close()
-            self._reader = None  # the two refer to each other
-        self._pace = Pace()  # drops the old one, which references this stream
+            self._reader = None  # a cycle would keep both in memory until a full collection
+        self._pace = Pace()  # the old one refers to this stream, and would keep it in memory

@@ -303,7 +303,7 @@ class PublishStream:
 
     @staticmethod
     def _later(done: OutcomeCallback, error: ClusterError | None) -> None:
-        """Send a receipt that may wait after the message's effects, above all its delivery."""
+        """Send the receipt of a patient producer after the message was delivered, in the next turn of the loop."""
         asyncio.get_running_loop().call_soon(done, error)
 
     def _rejected(
@@ -321,7 +321,7 @@ class PublishStream:
                 self.on_half_close()
 
     def _check_session(self, part: ProducerPart) -> None:
-        """Check that the batch belongs to the stream's session and has consecutive sequences, for retries to work."""
+        """Check that the batch belongs to the stream's session, and has the columns of one producer."""
         session = self._session
         if session is None:
             raise ProducerFenced(
@@ -425,7 +425,7 @@ class PublishStream:
         self.closed = True
         self._gone(self)
         self._release()
-        self._pace = Pace()  # drops the old one, which references this stream
+        self._pace = Pace()  # the old one refers to this stream, and would keep it in memory
 
     def _release(self) -> None:
         """Release the producer's session. This connection writes no more."""

@@ -81,7 +81,7 @@ class Ownership:
         self._memory = memory  # nothing outlives the process
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self._arrivals: dict[TopicId, anyio.Event] = {}  # topics with callers that wait for their next owner
-        self.waits: set[anyio.CancelScope] = set()  # of callers that `look_again` has check again
+        self.waits: set[anyio.CancelScope] = set()  # scopes of waiting callers, which `look_again` cancels
 
     @asynccontextmanager
     async def opened(

@@ -78,7 +78,7 @@ class Registry:
         self.worker_threads = engine.worker_threads
         self._store = store
         url = settings.metadata.url
-        self._metadata = "metadata.sqlite" if url == EMBEDDED else url  # its name in errors
+        self._metadata = "metadata.sqlite" if url == EMBEDDED else url  # names the metadata in errors
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
             SchemaRegistry(

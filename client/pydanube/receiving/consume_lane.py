@@ -43,7 +43,7 @@ from pydanube.wire.first_answer import first_answer
 from pydanube.wire.lane_stream import LaneStream
 from pydanube.wire.transport import Stream, copy_of, gave_up
 
-SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an outage
+SETTLED_S: Final = 1.0  # an outage ends when a stream has lasted this long, or has delivered
 
 
 class ConsumeLane:

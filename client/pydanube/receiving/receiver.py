@@ -385,7 +385,7 @@ class Receiver:
         return self._begun, length_hint(self._offsets)
 
     def _give_back_behind(self, lane: Lane, nacked: Delivered, ranges: Sequence[int]) -> Behind:
-        """Remove from the buffer what came behind these messages with their keys, and return it.
+        """Remove buffered messages that came behind the nacked ones of their key, and return them.
 
         O(buffer). At most `MOST_RETURNED` messages.
         """
@@ -498,7 +498,7 @@ class Receiver:
             await asyncio.sleep(0)
         while True:
             if length_hint(self._offsets):
-                self._wake()  # another task was quicker and left messages, and this one may leave some too
+                self._wake()  # another task made this delivery current. Others may take from it, too
                 return True
             if not self._open:
                 if self._entered:
@@ -509,7 +509,7 @@ class Receiver:
             if self._ready and not self._paused:
                 self._begin(self._ready.popleft(), 0)
                 if length_hint(self._offsets) > 1 or self._ready:
-                    self._wake()  # for the messages that this task leaves
+                    self._wake()  # other tasks may take the remaining messages
                 return True
             self._raise_failure(())
             if not self._ready and not self._several and all(lane.ended for lane in self._lanes):
@@ -519,7 +519,7 @@ class Receiver:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake()  # it was this one's turn: pass it on
+                    self._wake()  # cancelled after it was woken, so another waiter is woken
                 raise
 
     def _raise_failure(self, taken: object) -> None:

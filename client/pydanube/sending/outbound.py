@@ -232,7 +232,7 @@ class OutBatch:
 
     def _batch_bytes(self) -> int:
         size = len(self.wire) - 1
-        # the length's varint is what the bytes in front of it leave over: 1 to 4 bytes for up to 4 MiB
+        # `wire` is a tag of one byte, the batch's length as a varint of 1 to 4 bytes (up to 4 MiB), and the batch
         for varint in range(1, 5):
             if (size - varint).bit_length() <= 7 * varint:
                 return size - varint

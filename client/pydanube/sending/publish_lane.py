@@ -86,7 +86,7 @@ class PublishLane:
         # Consecutive batches of one message with nothing else under way when they were answered
         self._alone = 0
         self._may_be_alone = options.producer.linger_ms == 0 and options.codec is Codec.NONE
-        self._logged_below = 0  # the log held every sequence below when this stream was opened
+        self._logged_below = 0  # the log held every lower sequence number when this stream was opened
         self._unwritten = 0  # number of batches at the right end of in_flight not written to this stream
         self._sleeper: asyncio.Future[None] | None = None
         self._stream = LaneStream(
@@ -134,9 +134,9 @@ class PublishLane:
     def _free_stream(self) -> Stream | None:
         """Return the stream if a message should leave immediately, because the last ones were alone in their batches.
 
-        So the first of many coroutines that send in one turn does not leave alone, with the others behind it.
+        If many coroutines send in one turn of the loop, the batches were not, and their messages gather.
         """
-        # the waker is set: nothing has gathered, and the session is in order
+        # The waker is set only if no message has gathered and the session is in order.
         free = self._alone >= ALONE_BATCHES and self.waker is not None and not self._in_flight
         return self._open_stream if free and self._may_be_alone else None
 

@@ -79,8 +79,8 @@ class Report:
         plan: finds the files of a time and raises errors before anything is started. The returned function reads them.
         shown: returns a row in the form of JSON.
         answered: selects the rows of the answer.
-        compared: returns the fields of `previous` beside its time.
-        beside: adds the values of the time before to the rows. Its rows are empty if they could not be read.
+        compared: returns the fields of `previous`, from the rows of both times.
+        beside: adds values of the time before to the rows. The rows before are empty if they could not be read.
         files: None if the report has no files.
     """
 

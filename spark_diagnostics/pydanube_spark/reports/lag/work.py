@@ -143,7 +143,9 @@ class LagWork:
             nothing = dict.fromkeys(LAG_SCHEMA.names)
             return [{**nothing, "status": DAMAGED, "evidence": part["damaged"]} for part in parts]
         question, telemetry, grid = self.question, self.telemetry, self.grid
-        last = max(parts, key=lambda part: part["last_ms"])  # a file that starts later may end earlier
+        last = max(
+            parts, key=lambda part: part["last_ms"]
+        )  # parts are sorted by begin, and a later begin may have an earlier end
         history = History(
             unpacked([part["samples"] for part in parts]),
             grid,
