@@ -105,7 +105,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "engine": Room(("admin_core/pydanube_admin/engine",), ("tests/admin",)),
     "fencing": Room(("mcp_server/pydanube_mcp/fencing.py",), ("tests/mcp",)),
     "lanes": Room(
-        ("client/pydanube/sending", "client/pydanube/receiving/unsettled_answers.py"), ("tests/client",)
+        ("client/pydanube/sending", "client/pydanube/receiving/repeated_answers.py"), ("tests/client",)
     ),
     "http2": Room(("core/pydanube_core/http2",), ("tests/broker/rpc", "tests/core/test_http2_client.py")),
     "reports": Room(

@@ -207,7 +207,7 @@ GENERATED_USERS = (
     "pydanube.testing.faults",  # answers in a broker's place
     "pydanube.receiving.control",  # what a consume stream is told: acknowledgements, credit, seeks
     "pydanube.receiving.acks",  # ranges and masks become the message that says them
-    "pydanube.receiving.unsettled_answers",  # answers under the number of another session
+    "pydanube.receiving.repeated_answers",  # answers under the number of another session
     "pydanube.receiving.lane_answers",  # acks, nacks and their like
     "pydanube.*.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.compat.*",  # danube_admin and the registry's changes: translation is all they do

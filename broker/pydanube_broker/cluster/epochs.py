@@ -35,7 +35,7 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import Epoch
 from pydanube_broker.records.json_record import JsonRecord
-from pydanube_broker.records.set_aside import counted_at_most
+from pydanube_broker.records.quarantine import counted_at_most
 
 _SWEPT_AT_ONCE: Final = (
     MAX_OPERATIONS - 3

@@ -42,7 +42,7 @@ from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.cluster.journal_record import JournalRecord, OwnJournal, registered
 from pydanube_broker.records import Change, change
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
-from pydanube_broker.records.set_aside import counted_at_most
+from pydanube_broker.records.quarantine import counted_at_most
 
 log = logging.getLogger("pydanube.cluster")
 

@@ -264,12 +264,12 @@ class ConsumeLane:
                 request.start = f"offset:{self._next_offset}"
             if self._stop_offset >= 0:
                 request.stop = f"offset:{self._stop_offset}"
-        resumes = self.answers.unsettled.between_owners
-        if self.answers.unsettled.complete:
+        resumes = self.answers.repeated.between_owners
+        if self.answers.repeated.complete:
             request.resume_session = self.answers.acks.session
         credit_messages, credit_bytes = self.credit.open(keeps=keeps or resumes)
         # The next owner must get the messages given back before it sends later ones of their keys.
-        credit_later = self.answers.unsettled.gave_back
+        credit_later = self.answers.repeated.gave_back
         if not credit_later:
             request.credit_messages, request.credit_bytes = credit_messages, credit_bytes
         await stream.write(pb.ConsumeRequest(open=request).SerializeToString())
@@ -298,7 +298,7 @@ class ConsumeLane:
         else:
             if resumes:
                 self._session_lost()
-            self.answers.unsettled.begin_stream(keeps=False)
+            self.answers.repeated.begin_stream(keeps=False)
             self._begin_session(opened.session)
         if resumes:
             self._options.changed()
@@ -322,7 +322,7 @@ class ConsumeLane:
         if not self._control.connected:
             return
         self._control.connected = False
-        if not self.reader and not self.answers.unsettled.between_owners:
+        if not self.reader and not self.answers.repeated.between_owners:
             self.epoch += 1
             self._session_lost()
         self._control.lost(
@@ -425,15 +425,15 @@ class ConsumeLane:
                 error = ClusterError.from_json(failure.error.decode())
                 moves = isinstance(error, (NoOwner, NotOwner)) and failure.HasField("carried_out")
                 if moves and not self.reader:  # a reader has no session that the next owner could continue
-                    self.answers.unsettled.owner_left(failure.carried_out)
+                    self.answers.repeated.owner_left(failure.carried_out)
                 raise error
             case other:
                 raise Internal(f"the broker sent {other} on a consumer's stream", topic=self.topic)
 
     def _die(self, error: ClusterError) -> None:
-        if self.answers.unsettled.between_owners:
+        if self.answers.repeated.between_owners:
             self._session_lost()
-            self.answers.unsettled.begin_stream(keeps=False)
+            self.answers.repeated.begin_stream(keeps=False)
         self.left = isinstance(error, self._options.may_leave)
         if self.left:  # its messages are void, and the consumer goes on with its other topics
             self._options.emit(ClientEventKind.LEFT, self._stream.url, 0, error.message)

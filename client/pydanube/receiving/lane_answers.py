@@ -19,7 +19,7 @@ from pydanube.options import ReceiverOptions
 from pydanube.receiving.acks import AckGatherer
 from pydanube.receiving.consume_counters import ConsumeCounters
 from pydanube.receiving.control import ControlQueue
-from pydanube.receiving.unsettled_answers import UnsettledAnswers
+from pydanube.receiving.repeated_answers import RepeatedAnswers
 from pydanube.receiving.withheld import Behind, Key, Withheld
 from pydanube.wire.transport import copy_of
 
@@ -53,7 +53,7 @@ class LaneAnswers:
         self._topic = concrete_topic
         self._control = control
         self._counters = counters
-        self.unsettled = UnsettledAnswers()
+        self.repeated = RepeatedAnswers()
         self.acks = AckGatherer(0, self._arm, self._note_stale)
         self.acks.expire()
         self._error: ClusterError | None = None
@@ -110,7 +110,7 @@ class LaneAnswers:
 
     def send(self, message: pb.ConsumeRequest) -> None:
         """Send an answer about messages, now or at the topic's next owner."""
-        self._control.post(self.unsettled.note(message))
+        self._control.post(self.repeated.note(message))
 
     @property
     def unsettled(self) -> bool:
@@ -126,7 +126,7 @@ class LaneAnswers:
             ClusterError: the broker's refusal.
         """
         while True:
-            await self.unsettled.settled.wait()
+            await self.repeated.settled.wait()
             if self._error is not None:
                 raise copy_of(self._error)
             if not self._options.subscription:
@@ -136,7 +136,7 @@ class LaneAnswers:
             try:
                 await self._confirm()
             except Unavailable:
-                if not self.unsettled.between_owners:
+                if not self.repeated.between_owners:
                     raise
             else:
                 return
@@ -150,7 +150,7 @@ class LaneAnswers:
         self._ack_messages += 1
         asked = self._ack_messages
         self._unconfirmed_verbs = False  # earlier requests are read earlier
-        await self._control.ask(request, self.unsettled.note(pb.ConsumeRequest(ack=ack)))
+        await self._control.ask(request, self.repeated.note(pb.ConsumeRequest(ack=ack)))
         if (
             asked == self._ack_messages
         ):  # else another task has acknowledged since then, and that is not confirmed
@@ -192,7 +192,7 @@ class LaneAnswers:
                 self._withheld.nacked(behind, number)
                 barrier.append(self._barrier(number))
             self._unconfirmed_verbs = True
-            note = self.unsettled.note
+            note = self.repeated.note
             await self._control.written(note(pb.ConsumeRequest(nack=nack)), *map(note, barrier))
 
     def _barrier(self, number: int) -> pb.ConsumeRequest:
@@ -234,7 +234,7 @@ class LaneAnswers:
         if self._current(acks, ranges):
             terminate = pb.Terminate(session=acks.session, ranges=ranges, reason=reason)
             self._unconfirmed_verbs = True
-            await self._control.written(self.unsettled.note(pb.ConsumeRequest(terminate=terminate)))
+            await self._control.written(self.repeated.note(pb.ConsumeRequest(terminate=terminate)))
 
     def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
         """Return whether an answer about these messages still has an effect. Sends the acks given before it."""
@@ -270,7 +270,7 @@ class LaneAnswers:
         """Continue the session at the topic's next owner: resend answers that the former one did not carry out."""
         self.acks.session = session
         self._withheld.clear()  # the next owner reads the returned messages before it sends any
-        for answer in self.unsettled.resume(session):
+        for answer in self.repeated.resume(session):
             self._control.queue(answer)
             if answer.nack.returned and not self.takes_returned:  # the next owner is an older build
                 back = pb.GivenBack(session=session, ranges=answer.nack.returned)

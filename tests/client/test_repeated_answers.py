@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.receiving.unsettled_answers import MOST_UNSETTLED, UnsettledAnswers
+from pydanube.receiving.repeated_answers import MOST_REPEATED, RepeatedAnswers
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 
@@ -10,14 +10,14 @@ def ack(number: int) -> pb.ConsumeRequest:
     return pb.ConsumeRequest(ack=pb.Ack(session=1, ranges=[number, number + 1], confirm=7))
 
 
-def noted(count: int) -> UnsettledAnswers:
-    kept = UnsettledAnswers()
+def noted(count: int) -> RepeatedAnswers:
+    kept = RepeatedAnswers()
     for number in range(count):
         kept.note(ack(number))
     return kept
 
 
-def again(kept: UnsettledAnswers) -> list[int]:
+def again(kept: RepeatedAnswers) -> list[int]:
     return [message.ack.ranges[0] for message in kept.resume(2)]
 
 
@@ -36,23 +36,23 @@ def test_what_the_former_owner_did_not_carry_out_is_sent_again_in_order() -> Non
 
 
 def test_a_session_goes_on_exactly_while_all_that_was_not_carried_out_is_kept() -> None:
-    kept = noted(MOST_UNSETTLED)
+    kept = noted(MOST_REPEATED)
     kept.owner_left(0)
     assert kept.complete
-    assert again(kept) == list(range(MOST_UNSETTLED))
-    kept = noted(MOST_UNSETTLED + 1)
+    assert again(kept) == list(range(MOST_REPEATED))
+    kept = noted(MOST_REPEATED + 1)
     kept.owner_left(1)
     assert kept.complete
-    assert again(kept) == list(range(1, MOST_UNSETTLED + 1))
-    kept = noted(MOST_UNSETTLED + 1)
+    assert again(kept) == list(range(1, MOST_REPEATED + 1))
+    kept = noted(MOST_REPEATED + 1)
     kept.owner_left(0)
     assert not kept.complete, "the oldest answer is gone, and the session cannot go on without it"
 
 
 def test_answers_that_are_kept_are_bounded_however_long_a_stream_lives() -> None:
-    kept = noted(4 * MOST_UNSETTLED)
+    kept = noted(4 * MOST_REPEATED)
     kept.owner_left(0)
-    assert again(kept) == list(range(3 * MOST_UNSETTLED, 4 * MOST_UNSETTLED)), (
+    assert again(kept) == list(range(3 * MOST_REPEATED, 4 * MOST_REPEATED)), (
         "the newest answers, and no others"
     )
 

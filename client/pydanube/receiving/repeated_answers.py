@@ -1,7 +1,7 @@
 """Keep answers to messages until the broker has carried them out, since the topic may move before that.
 
 A broker that hands a topic over reports how many answers of a stream it carried out. The others are sent again to the
-next owner, where the session goes on. At most `MOST_UNSETTLED` of them are kept. If there are more, the session ends.
+next owner, where the session goes on. At most `MOST_REPEATED` of them are kept. If there are more, the session ends.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-MOST_UNSETTLED: Final = 512  # requests: a second and more of a busy consumer
+MOST_REPEATED: Final = 512  # requests: a second and more of a busy consumer
 
 
-class UnsettledAnswers:
+class RepeatedAnswers:
     """The answers of one consumer's stream, until the next one. `settled` is not set between two owners."""
 
-    __slots__ = ("_carried_out", "_noted", "_unsettled", "settled")
+    __slots__ = ("_carried_out", "_kept", "_noted", "settled")
 
     def __init__(self) -> None:
-        self._unsettled: deque[pb.ConsumeRequest] = deque(maxlen=MOST_UNSETTLED)
+        self._kept: deque[pb.ConsumeRequest] = deque(maxlen=MOST_REPEATED)
         self._noted = 0
         self._carried_out: int | None = None
         self.settled = asyncio.Event()
@@ -29,7 +29,7 @@ class UnsettledAnswers:
 
     def note(self, message: pb.ConsumeRequest) -> pb.ConsumeRequest:
         """Keep an Ack, Nack, Terminate or GivenBack that is about to be sent, and return it."""
-        self._unsettled.append(message)
+        self._kept.append(message)
         self._noted += 1
         return message
 
@@ -45,32 +45,32 @@ class UnsettledAnswers:
     @property
     def complete(self) -> bool:
         """Whether the session can continue: everything that was not carried out is kept."""
-        return self._carried_out is not None and 0 <= self._noted - self._carried_out <= len(self._unsettled)
+        return self._carried_out is not None and 0 <= self._noted - self._carried_out <= len(self._kept)
 
     @property
     def gave_back(self) -> bool:
         """Whether messages that were given back are to be given back again, to the topic's next owner."""
         return self.between_owners and any(
-            message.given_back.ranges or message.nack.returned for message in self._unsettled
+            message.given_back.ranges or message.nack.returned for message in self._kept
         )
 
     def begin_stream(self, *, keeps: bool) -> None:
         """Begin another stream. `keeps`: its session continues, and the kept answers are sent on it."""
         if not keeps:
-            self._unsettled.clear()
-        self._noted, self._carried_out = len(self._unsettled), None
+            self._kept.clear()
+        self._noted, self._carried_out = len(self._kept), None
         self.settled.set()
 
     def resume(self, session: int) -> tuple[pb.ConsumeRequest, ...]:
         """Continue the session under another number. Return the answers to send again, in order."""
         assert self._carried_out is not None
-        for _ in range(len(self._unsettled) - (self._noted - self._carried_out)):
-            self._unsettled.popleft()
-        for message in self._unsettled:
+        for _ in range(len(self._kept) - (self._noted - self._carried_out)):
+            self._kept.popleft()
+        for message in self._kept:
             kind = message.WhichOneof("kind")
             assert kind is not None
             getattr(message, kind).session = session
             if kind == "ack":
                 message.ack.confirm = 0  # its waiter sends it again
         self.begin_stream(keeps=True)
-        return tuple(self._unsettled)
+        return tuple(self._kept)
