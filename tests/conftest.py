@@ -31,6 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.update(ADDRESSES)
 _default_ports_used = watch()
 warm_commands.forking = True
+warm_commands.fork_helpers()
 
 # How quickly examples are made and run is a matter of the machine, and no property of ours. The same examples each time:
 # a change is judged by what it did. `make fuzz` looks for new ones.
@@ -77,6 +78,12 @@ def no_default_port() -> Iterator[None]:
     _default_ports_used.clear()
     yield
     assert not _default_ports_used, _default_ports_used
+
+
+@pytest.fixture
+def cold_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a broker's helpers as a user's broker does, not forked: for tests of these programs themselves."""
+    monkeypatch.setattr(warm_commands, "forking", False)
 
 
 @pytest.fixture(scope="module")

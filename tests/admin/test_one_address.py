@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +16,7 @@ from pydanube_core.errors import NotImplementedYet
 from pydanube_spark.sources.options import TopicOptions
 
 from tests.admin.real_broker import administered
+from tests.support.broker_process import run_danube
 
 pytestmark = pytest.mark.anyio
 
@@ -33,17 +32,8 @@ async def test_the_clients_port_is_enough_for_every_face(monkeypatch: pytest.Mon
     async with serving() as broker:
         async with connect_admin(broker.broker_url) as admin:
             await admin.topics.create("orders")
-        command = [
-            sys.executable,
-            "-m",
-            "pydanube_cli.main",
-            "topics",
-            "list",
-            "--json",
-            "--broker",
-            broker.broker_url,
-        ]
-        listed = await anyio.run_process(command, stderr=subprocess.STDOUT)
+        command = ["topics", "list", "--json", "--broker", broker.broker_url]
+        listed = await anyio.to_thread.run_sync(lambda: run_danube(*command))
         assert [item["topic"] for item in json.loads(listed.stdout)["items"]] == ["/default/orders"]
         monkeypatch.setenv("DANUBE_BROKER_URL", broker.broker_url)
         async with connect_admin() as admin:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from pydanube_core.calling_program import AGENT, PERSON, CallingProgram, current
 from pydanube_core.errors import ClusterError
 
 from tests.admin.real_broker import Administered, administered
+from tests.support.broker_process import run_danube
 
 pytestmark = pytest.mark.anyio
 
@@ -148,7 +148,7 @@ async def test_clients_of_ours_and_of_http_name_themselves(cluster: Administered
         plan = await admin.topics.plan_create("three", why="the trial went well")
         await plan.apply()
     command = ["rpc", "topics.create", "--params", '{"topic": "four"}', "--admin", cluster.url]
-    assert (await anyio.run_process([sys.executable, "-m", "pydanube_cli.main", *command])).returncode == 0
+    assert (await anyio.to_thread.run_sync(lambda: run_danube(*command))).returncode == 0
     reasons = {
         each["arguments"]["topic"]: each["untrusted"]
         for each in await records(cluster, operation="topics.create")

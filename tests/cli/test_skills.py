@@ -12,8 +12,9 @@ import pytest
 from pydanube_cli.skills_command import FILE, FOLDERS, description_of, shipped
 
 from tests.cli.running import Danube
-from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.pages import FENCE, ROOT
+from tests.support.warm_commands import put_commands
 
 SKILLS = shipped()
 
@@ -66,7 +67,8 @@ def test_the_commands_of_a_skill_run_in_order(skill: str, tmp_path: Path) -> Non
         places = {"DANUBE_BROKER_URL": broker.info["grpc"], "DANUBE_ADMIN_ENDPOINT": broker.info["admin"]}
         script = "\n".join(["set -ex", *blocks(skill, "sh")])
         environment = client_environment(places)
-        environment["PATH"] = f"{Path(danube_command()[0]).parent}:{environment['PATH']}"
+        put_commands(tmp_path)
+        environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
         done = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
             timeout=120, check=False, stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.cli.running import command_line
-from tests.support.broker_process import BrokerProcess, client_environment
+from tests.support.broker_process import BrokerProcess, client_environment, run_danube
 
 # docs/interface.md#3-starting-and-stopping, in its order
 READY_FIELDS = (
@@ -50,12 +50,7 @@ def test_second_broker_on_the_same_data_or_ports_is_refused(broker: BrokerProces
     ports = [f"--{name}-port=0" for name in ("admin", "metrics", "http")]
 
     def refused(*words: str) -> dict[str, object]:
-        done = subprocess.run(
-            command_line("up", *words, *ports, "--json"),
-            capture_output=True,
-            env=client_environment(),
-            timeout=60,
-        )
+        done = run_danube("up", *words, *ports, "--json", timeout_s=60)
         assert done.returncode == 1
         assert done.stdout == b""
         error: dict[str, object] = json.loads(done.stderr.splitlines()[-1])["error"]
@@ -85,9 +80,7 @@ def test_taken_http_port_is_refused_by_its_own_flag(broker: BrokerProcess) -> No
         port,
         *(f"--{name}-port=0" for name in ("grpc", "admin", "metrics")),
     ]
-    done = subprocess.run(
-        command_line(*words, "--json"), capture_output=True, env=client_environment(), timeout=60
-    )
+    done = run_danube(*words, "--json", timeout_s=60)
     assert done.returncode == 1
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (error["code"], error["details"]["flag"]) == ("PORT_IN_USE", "--http-port")
@@ -95,7 +88,7 @@ def test_taken_http_port_is_refused_by_its_own_flag(broker: BrokerProcess) -> No
 
 def test_an_address_of_another_machine_is_not_a_taken_port() -> None:
     words = ["broker", "--memory", "--host", "203.0.113.7", "--insecure-bind", "--json"]
-    done = subprocess.run(command_line(*words), capture_output=True, env=client_environment(), timeout=60)
+    done = run_danube(*words, timeout_s=60)
     assert done.returncode == 2
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert error["code"] == "INVALID_ARGUMENT"

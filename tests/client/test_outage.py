@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import socket
-import subprocess
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -14,6 +12,7 @@ from pydanube import Client, ClientEventKind, Retry, Unavailable, connect
 from pydanube.outage import NOTICE_S, Outage
 from pydanube.testing import InMemoryCluster
 
+from tests.support.broker_process import run_danube
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -119,10 +118,7 @@ async def test_many_that_wait_shortly_one_after_the_other_are_no_outage(
 @pytest.mark.parametrize("command", ["produce", "consume"])
 def test_commands_say_for_what_they_wait(command: str, tmp_path: Path) -> None:
     url = _nobody()
-    ended = subprocess.run(
-        [sys.executable, "-m", "pydanube_cli.main", command, "orders", "--broker", url, "--timeout", "2s"],
-        input=b"one\n", capture_output=True, timeout=90, check=False,
-    )  # fmt: skip
+    ended = run_danube(command, "orders", "--broker", url, "--timeout", "2s", stdin=b"one\n", timeout_s=90)
     said = ended.stderr.decode()
     assert ended.returncode == 3, said
     assert f"waits for the broker at {url}" in said.splitlines()[0]

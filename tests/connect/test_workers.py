@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from tests.connect.servers import MISSING, Postgres
 from tests.connect.targets import HttpTarget
-from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.waiting import wait_until
+from tests.support.warm_commands import start_danube
 
 pytestmark = pytest.mark.timeout(400)
 CONNECTORS = 4
@@ -32,12 +32,8 @@ class Worker:
         self.name = name
         self._log = (folder / f"{name}.log").open("ab")
         words = ["connect", "worker", "--name", name, *more, "--broker", broker.url, "--admin", broker.admin]
-        self.process = subprocess.Popen(
-            [*danube_command(), *words],
-            stdout=self._log,
-            stderr=self._log,
-            env=client_environment({"SECRET_PATH": "hooks"}),
-        )
+        environment = client_environment({"PYDANUBE_TEST_PATH": "hooks"})
+        self.process = start_danube(words, environment=environment, output=self._log)
 
     def kill(self) -> None:
         self.process.kill()
@@ -81,7 +77,7 @@ def start(stack: contextlib.ExitStack, broker: BrokerProcess, folder: Path, name
 
 def definition(target: HttpTarget, topic: str) -> str:
     return (
-        f'connector = "http-sink"\ntopic = "{topic}"\n[settings]\nurl = "{target.url}/${{env:SECRET_PATH}}/{{n}}"\n'
+        f'connector = "http-sink"\ntopic = "{topic}"\n[settings]\nurl = "{target.url}/${{env:PYDANUBE_TEST_PATH}}/{{n}}"\n'
         '[delivery]\nbatch_age = "50ms"\nbackoff_s = 0.05\nretries = 2\n'
     )
 
@@ -107,6 +103,15 @@ def arrived(target: HttpTarget, of: range) -> bool:
     return {f"/hooks/{n}" for n in of} <= {asked.path for asked in target.asked}
 
 
+def other_runs(broker: BrokerProcess, target: HttpTarget, name: str) -> None:
+    """Declare another connector, and return when it has delivered: the worker has seen all that was declared before."""
+    broker.command("topics", "create", name)
+    broker.command("connectors", "create", name, "--definition", definition(target, name))
+    broker.publish(name, [json.dumps({"n": name}).encode()])
+    wait_until(lambda: f"/hooks/{name}" in {asked.path for asked in target.asked})
+    broker.command("connectors", "delete", name, "--yes", check=False)
+
+
 def test_workers_share_connectors_and_take_over_those_of_a_killed_one(
     broker: BrokerProcess, target: HttpTarget, tmp_path: Path, workers: contextlib.ExitStack
 ) -> None:
@@ -127,7 +132,7 @@ def test_workers_share_connectors_and_take_over_those_of_a_killed_one(
     wait_until(lambda: all(arrived(target, range(n * 100, n * 100 + 50)) for n in range(CONNECTORS)))
     item = broker.ask("connectors.describe", connector="sink0")
     assert (item["kind"], item["type"], item["guarantee"]) == ("sink", "http-sink", "idempotent")
-    assert "${env:SECRET_PATH}" in item["definition"]
+    assert "${env:PYDANUBE_TEST_PATH}" in item["definition"]
 
     first.kill()
     killed_at = time.monotonic()
@@ -158,13 +163,13 @@ def test_what_is_declared_is_what_runs(
     broker.command("connectors", "pause", "sink")
     wait_until(lambda: items(broker)["sink"]["worker"] is None)
     publish(broker, "t", range(10))
-    time.sleep(3)
-    assert target.asked == []
+    other_runs(broker, target, "while_paused")
+    assert not [asked for asked in target.asked if asked.path in {f"/hooks/{n}" for n in range(10)}]
     assert items(broker)["sink"]["state"] == "paused"
     broker.command("connectors", "resume", "sink")
     wait_until(lambda: arrived(target, range(10)))
 
-    missing = text.replace("SECRET_PATH", "NOT_THERE")
+    missing = text.replace("PYDANUBE_TEST_PATH", "NOT_THERE")
     broker.command("connectors", "set", "sink", "--definition", missing)
     wait_until(lambda: "the environment has no NOT_THERE" in (items(broker)["sink"]["last_error"] or ""))
     assert items(broker)["sink"]["state"] == "stopped"
@@ -199,7 +204,7 @@ def test_what_is_declared_is_what_runs(
     assert items(broker) == {}
     wait_until(lambda: broker.ask("consumers.list", topic="t")["items"] == [])
     publish(broker, "t", range(30, 40))
-    time.sleep(3)
+    other_runs(broker, target, "after_deletion")
     assert not arrived(target, range(30, 31))
     assert worker.stop() == 0
 

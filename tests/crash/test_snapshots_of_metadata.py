@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, client_environment, danube_command, refusal
+from tests.support.broker_process import BrokerProcess, client_environment, refusal, run_danube
 from tests.support.etcd import EtcdMembers
 from tests.support.mirrors import until
 
@@ -22,13 +22,8 @@ Make = Callable[..., BrokerProcess]
 
 
 def command(objects: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*danube_command(), "cluster", "snapshot", *arguments, "--json"],
-        env=client_environment({"DANUBE_TIER__URL": str(objects)}),
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    environment = client_environment({"DANUBE_TIER__URL": str(objects)})
+    return run_danube("cluster", "snapshot", *arguments, "--json", environment=environment)
 
 
 def answered(done: subprocess.CompletedProcess[bytes]) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -79,16 +78,7 @@ async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 
 def produce(broker: BrokerProcess, topic: str, count: int) -> None:
     lines = b"".join(b"line %06d %s\n" % (i, b"x" * 100) for i in range(count))
-    words = ["produce", topic, "--broker", broker.url, "--admin", broker.admin]
-    done = subprocess.run(
-        [*danube_command(), *words],
-        input=lines,
-        capture_output=True,
-        env=client_environment(),
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    broker.command("produce", topic, stdin=lines, timeout_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.pages import FENCE, ROOT
+from tests.support.warm_commands import put_commands
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -148,9 +149,7 @@ def desk(tmp_path: Path) -> Iterator[tuple[Path, BrokerProcess]]:
     """A folder with `./danube` and a log, and a broker whose data lie in it."""
     if shutil.which("jq") is None or shutil.which("curl") is None:
         pytest.skip("the samples want jq and curl: apt-get install jq curl")
-    shim = tmp_path / "danube"
-    shim.write_text(f'#!/bin/sh\nexec {danube_command()[0]} "$@"\n')
-    shim.chmod(0o755)
+    put_commands(tmp_path)
     (tmp_path / "dpkg.log").write_text("".join(f"status installed lib{number}\n" for number in range(LINES)))
     # The operator's socket is there when locks are; in this mode nobody is refused
     locks = {"DANUBE_AUTH__MODE": "optional"}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerDied, BrokerProcess, client_environment, danube_command
+from tests.support.broker_process import BrokerDied, BrokerProcess, client_environment, run_danube
 from tests.support.etcd import EtcdMembers
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
@@ -32,14 +31,8 @@ def test_a_cluster_goes_on_with_an_older_etcd(tmp_path: Path) -> None:
             one.command("produce", topic, "-m", text)
 
         def recover(broker: BrokerProcess) -> Any:
-            done = subprocess.run(
-                [*danube_command(), "cluster", "recover", str(broker.data_dir), "--metadata", url, "--json"],
-                env=client_environment(environment),
-                capture_output=True,
-                timeout=120,
-                check=True,
-            )
-            return json.loads(done.stdout)
+            words = ["cluster", "recover", str(broker.data_dir), "--metadata", url, "--json"]
+            return json.loads(run_danube(*words, environment=client_environment(environment)).stdout)
 
         topics = [f"t{n}" for n in range(6)]
         for topic in topics:

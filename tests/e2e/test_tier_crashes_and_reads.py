@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.broker_process import BrokerProcess, run_danube
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
@@ -30,14 +30,7 @@ DEADLINE_S = 60.0
 def danube(
     broker: BrokerProcess, *words: str, input_bytes: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*danube_command(), *words, "--broker", broker.url, "--admin", broker.admin],
-        input=input_bytes,
-        capture_output=True,
-        env=client_environment(),
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    return run_danube(*words, *broker.client_arguments(), stdin=input_bytes, timeout_s=DEADLINE_S)
 
 
 def lines_of(run: int, count: int = 2000) -> list[bytes]:

@@ -27,6 +27,7 @@ from tests.support.broker_process import (
     danube_command,
     free_ports,
     refusal,
+    run_danube,
 )
 
 Make = Callable[..., BrokerProcess]
@@ -47,19 +48,6 @@ def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("logs") / "dpkg.log"
     path.write_bytes(b"\n".join(lines) + b"\n")
     return path
-
-
-def danube(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    """The command, without a broker of ours."""
-    return subprocess.run(
-        [*danube_command(), *arguments],
-        input=stdin,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        capture_output=True,
-        timeout=120,
-        check=False,
-        env=client_environment(),
-    )
 
 
 def web(method: str, url: str, **options: Any) -> httpx.Response:
@@ -183,7 +171,7 @@ def test_partitions_are_made_filled_and_listed(broker: BrokerProcess) -> None:
 
 
 def test_mcp_print_config_names_a_program_that_exists(broker: BrokerProcess) -> None:
-    done = danube("mcp", "--print-config", "claude-desktop")
+    done = run_danube("mcp", "--print-config", "claude-desktop")
     assert done.returncode == 0, done.stderr
     server = json.loads(done.stdout)["mcpServers"]["danube"]
     program = Path(server["command"])
@@ -416,7 +404,9 @@ def test_port_0_takes_free_ones_and_the_ready_file_tells(tmp_path: Path) -> None
                 "http", "durability", "recovered",
             ]  # fmt: skip
             assert web("GET", f"{line['metrics']}/readyz").status_code == 200
-            listed = danube("topics", "list", "--json", "--broker", line["grpc"], "--admin", line["admin"])
+            listed = run_danube(
+                "topics", "list", "--json", "--broker", line["grpc"], "--admin", line["admin"]
+            )
             assert json.loads(listed.stdout)["items"] == []
         finally:
             process.terminate()
@@ -484,7 +474,7 @@ def test_a_message_too_large_is_2_and_nothing_is_stored(broker: BrokerProcess) -
 
 def test_a_data_dir_in_use_is_1_and_names_the_pid(broker: BrokerProcess) -> None:
     error = refusal(
-        danube(
+        run_danube(
             "up", "--data-dir", str(broker.data_dir), "--json", "--grpc-port", "0", "--admin-port", "0",
             "--metrics-port", "0", "--http-port", "0",
         ),
@@ -503,7 +493,9 @@ def test_a_port_in_use_is_1_and_names_port_and_flag(broker: BrokerProcess, tmp_p
     ports = dict.fromkeys(("--grpc-port", "--admin-port", "--metrics-port", "--http-port"), "0")
     ports[flag] = taken
     words = [word for pair in ports.items() for word in pair]
-    error = refusal(danube("up", "--data-dir", str(tmp_path / "other"), "--json", *words), 1, "PORT_IN_USE")
+    error = refusal(
+        run_danube("up", "--data-dir", str(tmp_path / "other"), "--json", *words), 1, "PORT_IN_USE"
+    )
     assert taken in error["message"]
     assert flag in error["message"]
     assert "--port-offset" in error["message"]
@@ -511,7 +503,7 @@ def test_a_port_in_use_is_1_and_names_port_and_flag(broker: BrokerProcess, tmp_p
 
 def test_a_public_address_is_1_insecure_bind_unless_asked_for(make_broker: Make, tmp_path: Path) -> None:
     error = refusal(
-        danube("up", "--data-dir", str(tmp_path / "d"), "--host", "0.0.0.0", "--json"), 1, "INSECURE_BIND"
+        run_danube("up", "--data-dir", str(tmp_path / "d"), "--host", "0.0.0.0", "--json"), 1, "INSECURE_BIND"
     )
     assert "--insecure-bind" in error["message"]
     assert not (tmp_path / "d").exists()
@@ -531,14 +523,14 @@ def test_consume_of_a_missing_topic_is_1_and_says_what_next(broker: BrokerProces
 
 
 def test_an_unreachable_broker_is_exit_3_unavailable_within_the_timeout() -> None:
-    done = danube(
+    done = run_danube(
         "topics", "list", "--broker", "http://127.0.0.1:1", "--admin", "http://127.0.0.1:1", "--timeout", "1s",
         "--json",
     )  # fmt: skip
     error = refusal(done, 3, "UNAVAILABLE")
     assert error["retryable"] is True
     for command in (["consume", "t", "--exit"], ["produce", "t", "-m", "x"]):
-        done = danube(*command, "--broker", "http://127.0.0.1:1", "--timeout", "1s", "--json")
+        done = run_danube(*command, "--broker", "http://127.0.0.1:1", "--timeout", "1s", "--json")
         assert done.returncode == 3, done.stderr
         assert json.loads(done.stderr.splitlines()[-1])["error"]["code"] == "UNAVAILABLE"
 
@@ -546,16 +538,16 @@ def test_an_unreachable_broker_is_exit_3_unavailable_within_the_timeout() -> Non
 def test_a_typo_in_the_configuration_is_2_with_a_suggestion_and_the_line(tmp_path: Path) -> None:
     config = tmp_path / "typo.toml"
     config.write_text("[server]\nhost = '127.0.0.1'\n\n[journal]\nsegment_byte = '1MiB'\n")
-    error = refusal(danube("config", "check", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
+    error = refusal(run_danube("config", "check", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
     assert "segment_bytes" in error["message"]
     assert "5" in error["message"], "the line"
     broken = tmp_path / "broken.toml"
     broken.write_text("[server\n")
-    refusal(danube("config", "check", "--config", str(broken), "--json"), 2, "INVALID_ARGUMENT")
-    refusal(danube("up", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
+    refusal(run_danube("config", "check", "--config", str(broken), "--json"), 2, "INVALID_ARGUMENT")
+    refusal(run_danube("up", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
     good = tmp_path / "good.toml"
     good.write_text("[server]\nhost = '127.0.0.1'\n")
-    assert danube("config", "check", "--config", str(good)).returncode == 0
+    assert run_danube("config", "check", "--config", str(good)).returncode == 0
 
 
 def test_a_count_not_reached_in_time_is_6(broker: BrokerProcess) -> None:
@@ -591,7 +583,7 @@ def test_wrong_words_are_2_and_never_a_stack_trace(broker: BrokerProcess) -> Non
         done = broker.command(*words, "--json", check=False)
         assert done.returncode == 2, (words, done)
         assert b"Traceback" not in done.stderr, words
-    refusal(danube("produce", "t", "-m", "x", "--broker", "no url", "--json"), 2, "INVALID_ARGUMENT")
+    refusal(run_danube("produce", "t", "-m", "x", "--broker", "no url", "--json"), 2, "INVALID_ARGUMENT")
 
 
 def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
@@ -600,7 +592,7 @@ def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
     (data / "format.json").write_text('{"format_version": 99}\n')
     (data / "journal" / "x").write_bytes(b"from the future")
     before = _tree(data)
-    error = refusal(danube("up", "--data-dir", str(data), "--json", *_ANY_PORTS), 1, "FORMAT_TOO_NEW")
+    error = refusal(run_danube("up", "--data-dir", str(data), "--json", *_ANY_PORTS), 1, "FORMAT_TOO_NEW")
     assert "99" in error["message"]
     assert _tree(data) == before
 
@@ -608,7 +600,7 @@ def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
 def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     before = _tree(tmp_path)
-    refusal(danube("up", "--data-dir", str(tmp_path), "--json", *_ANY_PORTS), 1, "DATA_DIR_FOREIGN")
+    refusal(run_danube("up", "--data-dir", str(tmp_path), "--json", *_ANY_PORTS), 1, "DATA_DIR_FOREIGN")
     assert _tree(tmp_path) == before
 
 

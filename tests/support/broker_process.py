@@ -39,7 +39,7 @@ import pytest
 
 from tests.support.default_ports import ADDRESSES
 from tests.support.waiting import pause
-from tests.support.warm_commands import ForkedProcess, server_for
+from tests.support.warm_commands import MARK, ForkedProcess, server_for
 
 __all__ = [
     "SMALL_JOURNAL",
@@ -53,6 +53,7 @@ __all__ = [
     "danube_command",
     "free_ports",
     "refusal",
+    "run_danube",
 ]
 
 START_DEADLINE_S: Final = 120.0  # generous: the machine may be busy with something else
@@ -68,7 +69,6 @@ SMALL_JOURNAL: Final = {
 }
 #: settings of a broker in memory whose telemetry no test reads: with it the broker starts a process for its tier
 WITHOUT_TELEMETRY: Final = {"telemetry.enabled": False}
-_MARK: Final = "PYDANUBE_TEST_MARK"  # in the environment of the broker and all that it starts
 
 
 class BrokerDied(AssertionError):
@@ -122,6 +122,23 @@ def client_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     return {**clean, **ADDRESSES, "NO_COLOR": "1", "TERM": "dumb", **(extra or {})}
 
 
+def run_danube(
+    *words: str, environment: Mapping[str, str] | None = None, stdin: bytes = b"", timeout_s: float = 120.0
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `danube WORDS` to its end, forked where that can be. `environment`: else `client_environment()`."""
+    environment = client_environment() if environment is None else environment
+    if (server := server_for(environment)) is not None:
+        return server.run(words, environment=environment, stdin=stdin, timeout_s=timeout_s)
+    return subprocess.run(
+        [*danube_command(), *words],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+        env=environment,
+    )
+
+
 class BrokerProcess:
     """One broker over its lives.
 
@@ -160,7 +177,7 @@ class BrokerProcess:
         self._memory = memory
         self._arguments = list(arguments)
         self._mark = uuid.uuid4().hex
-        self._environment = client_environment({**SMALL_JOURNAL, **(environment or {}), _MARK: self._mark})
+        self._environment = client_environment({**SMALL_JOURNAL, **(environment or {}), MARK: self._mark})
         self._face = face
         self._within = list(within)
         self._program = danube_command() if program is None else [program]
@@ -322,12 +339,16 @@ class BrokerProcess:
 
     def helpers(self) -> list[int]:
         """Process ids of what this broker started and is still there, its own not counted (Linux)."""
-        wanted = f"{_MARK}={self._mark}".encode()
+        wanted = f"{MARK}={self._mark}".encode()
+        name = f"{self._mark[:15]}\n"  # of a forked one
         found = []
         own = self.process.pid if self.process is not None else 0
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if int(entry.name) != own and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if int(entry.name) != own and (
+                    wanted in (entry / "environ").read_bytes().split(b"\0")
+                    or (entry / "comm").read_text() == name
+                ):
                     found.append(int(entry.name))
         return sorted(found)
 
@@ -432,19 +453,7 @@ class BrokerProcess:
         timeout_s: float = 120.0,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run `danube ARGUMENTS` against this broker; `check`: it must exit 0."""
-        words = [*arguments, *self.client_arguments()]
-        environment = client_environment()
-        if (server := server_for(environment)) is not None:
-            done = server.run(words, environment=environment, stdin=stdin or b"", timeout_s=timeout_s)
-        else:
-            done = subprocess.run(
-                [*danube_command(), *words],
-                input=stdin or b"",
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-                env=environment,
-            )
+        done = run_danube(*arguments, *self.client_arguments(), stdin=stdin or b"", timeout_s=timeout_s)
         if check and done.returncode != 0:
             raise AssertionError(
                 f"danube {' '.join(arguments)} exited with {done.returncode}\n"

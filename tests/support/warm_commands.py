@@ -1,10 +1,13 @@
-"""`danube` and evals/bin/scene without their imports: a server that has done them forks for each call.
+"""`danube`, evals/bin/scene and a broker's helpers without their imports: a server that has done them forks for each call.
 
-A start of the command costs half a second of processor and one of a broker more than a second, nearly all of it imports. Here
-it costs a few hundredths, and the code that runs is the same.
+A start of the command costs half a second of processor, one of a broker more than a second, one of its tier's process half a
+second and one of a journal's helper 20 ms, nearly all of it imports. Here they cost a few milliseconds to a few hundredths,
+and the code that runs is the same.
 
     with warm_commands(folder) as path: …      both programs are in `folder`, for the front of PATH
+    put_commands(folder)                       the same, as long as all tests of this process
     server_for(environment)                    the server of all tests of a process, or None: then the start is cold
+    fork_helpers()                             brokers of this process fork their helpers, from a server for each kind
 
 Only tests fork (tests/conftest.py sets `forking`): a benchmark measures the start that a user has. The server's imports have read
 its environment, so a process whose environment differs in more than variables of danube starts cold.
@@ -19,6 +22,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib.util
 import io
 import json
 import os
@@ -34,7 +38,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCENE: Final = ROOT / "evals" / "bin" / "scene"
@@ -47,6 +51,14 @@ _READ_LATE: Final = (
     *("DANUBE_", "PYDANUBE_TEST_", "NO_COLOR", "TERM"),
     *("PYTEST_", "TEXTUAL_", "SPARK_", "PYSPARK_", "OPENBLAS_NUM_THREADS", "GCSFS_EXPERIMENTAL_"),
 )
+#: in the environment of a broker and all that it starts
+MARK: Final = "PYDANUBE_TEST_MARK"
+_SERVERS: Final = "PYDANUBE_TEST_SERVERS"  # JSON: the servers from which a forked broker forks its helpers
+#: a helper's program, as it is called in the command line of its server → the module that starts it
+_HELPERS: Final = {
+    "tier": "pydanube_broker.tier.child",
+    "sync_program.py": "pydanube_broker.journal.helper",
+}
 _CALL_DEADLINE_S: Final = 30.0  # for a caller to send its call, because other callers wait until then
 _NUMBER: Final = 8  # bytes of a number in an answer: the process id, then its status
 _INT: Final = 4  # bytes of each number in SO_PEERCRED: process, user, group
@@ -141,16 +153,16 @@ class ForkedProcess:
 class WarmServer:
     """The server's process, and calls to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = "danube", environment: Mapping[str, str] | None = None) -> None:
         # In the abstract namespace: the path of a file may be at most 107 bytes long.
-        name = f"pydanube-{uuid.uuid4().hex}"
-        self.address = f"\0{name}"
-        command = [sys.executable, "-m", "tests.support.warm_commands", name]
+        self.name = f"pydanube-{uuid.uuid4().hex}"
+        self.address = f"\0{self.name}"
+        command = [sys.executable, "-m", "tests.support.warm_commands", self.name, program]
         # With more threads than one a fork is not safe.
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**_ENVIRONMENT, "OPENBLAS_NUM_THREADS": "1"},
+            env={**(environment or {}), **_ENVIRONMENT, "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -176,19 +188,16 @@ class WarmServer:
             stdout: `subprocess.PIPE` makes a pipe.
             quick_end: end without freeing each object, which takes longer than a short command.
         """
-        call = json.dumps(
-            ["danube", list(words), os.getcwd(), dict(environment), new_session, quick_end]
-        ).encode()
+        if words[0] in ("up", "broker"):
+            names = {program: _helper_server(program).name for program in _HELPERS}
+            environment = {**environment, _SERVERS: json.dumps(names)}
+        call = ["danube", list(words), os.getcwd(), dict(environment), new_session, quick_end]
         reading = None
         if piped := stdout == subprocess.PIPE:
             read, stdout = os.pipe()
             reading = os.fdopen(read, "rb", buffering=0)
         try:
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(self.address)
-            socket.send_fds(server, [len(call).to_bytes(4, "big")], [stdin, stdout, stderr])
-            server.sendall(call)
-            return ForkedProcess(words, server, reading)
+            return _call(self.address, call, [stdin, stdout, stderr], reading)
         finally:
             if piped:
                 os.close(stdout)
@@ -241,6 +250,21 @@ def can_fork() -> bool:
     return True
 
 
+def _call(
+    address: str, call: Sequence[Any], files: Sequence[int], reading: IO[bytes] | None = None
+) -> ForkedProcess:
+    text = json.dumps(call).encode()
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.connect(address)
+        socket.send_fds(server, [len(text).to_bytes(4, "big")], list(files))
+        server.sendall(text)
+        return ForkedProcess(call[1], server, reading)
+    except BaseException:
+        server.close()
+        raise
+
+
 @functools.cache
 def _server() -> WarmServer:
     server = WarmServer()
@@ -248,16 +272,53 @@ def _server() -> WarmServer:
     return server
 
 
+@functools.cache
+def _helper_server(program: str) -> WarmServer:
+    environment = {}
+    if program == "tier":
+        from pydanube_broker.tier.child import ALLOCATION
+
+        # A fork is not safe beside the thread in which pyarrow's jemalloc, which the tier does not use, returns memory.
+        environment = {**ALLOCATION, "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    server = WarmServer(program, environment)
+    atexit.register(server.close)
+    return server
+
+
+def fork_helpers(servers: Mapping[str, str] | None = None) -> None:
+    """Let brokers of this process fork their helpers, from the servers of these names or from some that the first starts."""
+    for program, module in _HELPERS.items():
+        _fork_helper(program, importlib.import_module(module), (servers or {}).get(program))
+
+
+def _fork_helper(program: str, module: Any, name: str | None) -> None:
+    cold = module.spawn
+
+    def spawn(theirs: socket.socket) -> Any:
+        environment = dict(os.environ)
+        if not forking or not can_fork() or not _same_imports(environment):
+            return cold(theirs)
+        address = f"\0{name}" if name else _helper_server(program).address
+        with open(os.devnull, "rb") as nothing:
+            files = [nothing.fileno(), 1, 2, theirs.fileno()]
+            return _call(address, [program, [], os.getcwd(), environment, True, True], files)
+
+    module.spawn = spawn
+
+
 def server_for(environment: Mapping[str, str]) -> WarmServer | None:
     """Return the server of this process, started by the first call. None if it must be a cold start."""
     if not forking or not can_fork():
         return None
+    return _server() if _same_imports(environment) else None
+
+
+def _same_imports(environment: Mapping[str, str]) -> bool:
     from pydanube_core.secrets import known_secrets
 
     # Secrets of the environment are read by an import.
     differing = dict(environment.items() ^ _ENVIRONMENT.items())
-    late = all(name.startswith(_READ_LATE) for name in differing)
-    return _server() if late and not known_secrets(environment) else None
+    return all(name.startswith(_READ_LATE) for name in differing) and not known_secrets(environment)
 
 
 def start_danube(
@@ -283,18 +344,50 @@ def warm_commands(folder: Path) -> Iterator[Path]:
         yield folder
         return
     server = WarmServer()
-    for program in ("danube", "scene"):
-        file = folder / program
-        file.write_text(_CALLER.format(address=server.address, program=program))
-        file.chmod(0o755)
+    _put_callers(folder, server)
     try:
         yield folder
     finally:
         server.close()
 
 
-def _serve(name: str) -> tuple[list[Any], list[int]]:
-    """Fork for each call, until stdin ends. Returns in each forked process, with its call and its open files."""
+def put_commands(folder: Path) -> None:
+    """Put `danube` and `scene` into the folder, served by the server of all tests of this process."""
+    if not forking or not can_fork():
+        (folder / "danube").symlink_to(DANUBE)
+        (folder / "scene").symlink_to(SCENE)
+        return
+    _put_callers(folder, _server())
+
+
+def _put_callers(folder: Path, server: WarmServer) -> None:
+    for program in ("danube", "scene"):
+        file = folder / program
+        file.write_text(_CALLER.format(address=server.address, program=program))
+        file.chmod(0o755)
+
+
+@functools.cache
+def _sync_program() -> Any:
+    """Load the program as a broker starts it: by its path, without the package."""
+    path = ROOT / "broker" / "pydanube_broker" / "journal" / "sync_program.py"
+    spec = importlib.util.spec_from_file_location("sync_program", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import_tier() -> None:
+    from pydanube_broker.tier.process import hide_pandas
+
+    hide_pandas()
+    import pydanube_broker.tier.chain_calls
+    import pydanube_broker.tier.work  # noqa: F401
+
+
+def _import_danube() -> None:
     import pydanube.sync  # noqa: F401  # of scene
     import pydanube_cli.composition
     import pydanube_cli.main as cli
@@ -303,6 +396,10 @@ def _serve(name: str) -> tuple[list[Any], list[int]]:
 
     with contextlib.redirect_stdout(io.StringIO()):
         cli.run(["topics", "list", "--help"])  # imports what operations need
+
+
+def _serve(name: str) -> tuple[list[Any], list[int]]:
+    """Fork for each call, until stdin ends. Returns in each forked process, with its call and its open files."""
     # The collector of a forked process leaves these objects alone, so their memory stays shared.
     gc.collect()
     gc.freeze()
@@ -361,11 +458,11 @@ def _read(caller: socket.socket) -> tuple[list[Any], list[int]] | None:
         return None
     files: list[int] = []
     try:
-        head, files, _, _ = socket.recv_fds(caller, 4, 3, socket.MSG_CMSG_CLOEXEC)
+        head, files, _, _ = socket.recv_fds(caller, 4, 4, socket.MSG_CMSG_CLOEXEC)
         call = b""
         while len(call) < int.from_bytes(head, "big") and (part := caller.recv(65536)):
             call += part
-        if len(files) == 3 and len(call) == int.from_bytes(head, "big"):
+        if len(files) >= 3 and len(call) == int.from_bytes(head, "big"):
             return json.loads(call), files
     except OSError:
         pass
@@ -376,7 +473,7 @@ def _read(caller: socket.socket) -> tuple[list[Any], list[int]] | None:
 
 def _run(call: list[Any], files: list[int]) -> int:
     program, arguments, folder, environment, new_session, quick_end = call
-    for place, file in enumerate(files):
+    for place, file in enumerate(files[:3]):
         os.dup2(file, place)
         os.close(file)
     if new_session:
@@ -384,6 +481,12 @@ def _run(call: list[Any], files: list[int]) -> int:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    if program in _HELPERS:
+        _help(program, files[3], environment.get(MARK, program))
+    if servers := environment.get(_SERVERS):
+        global forking
+        forking = True
+        fork_helpers(json.loads(servers))
     sys.argv = [str(SCENE if program == "scene" else DANUBE), *arguments]
     if not quick_end:
         return _program(program, arguments)
@@ -404,6 +507,24 @@ def _run(call: list[Any], files: list[int]) -> int:
     os._exit(status & 255)
 
 
+def _help(program: str, descriptor: int, mark: str) -> NoReturn:
+    # BrokerProcess.helpers looks for the name: what /proc has of the environment is the server's.
+    Path("/proc/self/comm").write_text(mark[:15])
+    try:
+        if program == "tier":
+            from pydanube_broker.tier import process
+
+            process.main(descriptor)
+        else:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            with contextlib.suppress(ConnectionError, BrokenPipeError):
+                _sync_program().main(descriptor)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
 def _program(program: str, arguments: list[str]) -> int:
     if program == "danube":
         from pydanube_cli.main import run
@@ -416,4 +537,5 @@ def _program(program: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    {"danube": _import_danube, "tier": _import_tier, "sync_program.py": _sync_program}[sys.argv[2]]()
     sys.exit(_run(*_serve(sys.argv[1])))

@@ -56,6 +56,17 @@ class Preparer(Protocol):
     def close(self) -> None: ...
 
 
+def spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the program with a descriptor."""
+    # -S -E: no site packages and no environment. The program needs only the standard library
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", _PROGRAM, str(theirs.fileno())],
+        pass_fds=(theirs.fileno(),),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 class _Process:
     """One helper program and the socket to it."""
 
@@ -65,13 +76,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         self._sock = ours
         try:
-            # -S -E: no site packages and no environment. The program needs only the standard library
-            self._child = subprocess.Popen(
-                [sys.executable, "-S", "-E", _PROGRAM, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._child = spawn(theirs)
         except OSError:
             ours.close()
             raise

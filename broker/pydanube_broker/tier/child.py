@@ -30,7 +30,7 @@ _PIECE_BYTES: Final = 256 << 10  # copied by one callback of the loop
 # keeps freed blocks of up to 32 MB in each of them, and Arrow's own allocator keeps a pool per thread beside: four
 # times the memory that is ever in use. With these, larger blocks are returned to the system when they are freed.
 # Other C libraries ignore the names. Variables of the environment override these.
-_ALLOCATION: Final = {
+ALLOCATION: Final = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
@@ -100,7 +100,7 @@ class TierChild:
                 return
             ours, theirs = socket.socketpair()
             try:
-                self._process = _spawn(theirs)
+                self._process = spawn(theirs)
             except OSError:
                 ours.close()
                 raise
@@ -179,12 +179,12 @@ class TierChild:
         self._lost()
 
 
-def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
+def spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
     """Start the program with a descriptor, because a fork would copy a process with threads."""
     return subprocess.Popen(
         [sys.executable, "-m", "pydanube_broker.tier.process", str(theirs.fileno())],
         pass_fds=(theirs.fileno(),),
         stdin=subprocess.DEVNULL,
-        env=_ALLOCATION | os.environ,
+        env=ALLOCATION | os.environ,
         start_new_session=True,  # Ctrl-C goes to the broker alone, and the process nices the session
     )

@@ -120,8 +120,14 @@ class _NoPandas:
             raise ModuleNotFoundError("the tier has no use for pandas", name=name)
 
 
-def main(descriptor: int) -> None:
+def hide_pandas() -> None:
+    """Let pyarrow find no pandas, if it is imported after this."""
     sys.meta_path.insert(0, _NoPandas)
+
+
+def main(descriptor: int) -> None:
+    """Serve the broker at this socket, until it is gone."""
+    hide_pandas()
     with socket.socket(fileno=descriptor) as sock:
         _Server(sock).run()
 

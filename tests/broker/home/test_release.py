@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -38,7 +38,7 @@ from tests.broker.home.test_adoption import (
 )
 from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.moves.test_removal_of_a_broker import gone
-from tests.cli.running import command_line
+from tests.support.broker_process import client_environment, run_danube
 from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at
 from tests.support.several_brokers import FREE, SeveralBrokers
@@ -82,10 +82,9 @@ async def test_the_last_of_several_goes_on_alone_and_may_come_again(cluster: Sev
     words = ("release", str(folder_of(settings)), "--metadata", settings.metadata.url, "--json")
     answers = []
     for more in (("--dry-run",), ()):
-        ran = await anyio.run_process(
-            command_line("cluster", *words, *more),
-            env={**os.environ, "DANUBE_TIER__URL": str(settings.tier.url)},
-        )
+        environment = client_environment({"DANUBE_TIER__URL": str(settings.tier.url)})
+        command = partial(run_danube, "cluster", *words, *more, environment=environment)
+        ran = await anyio.to_thread.run_sync(command)
         answers.append(json.loads(ran.stdout))
     assert [each.pop("dry_run") for each in answers] == [True, False]
     assert answers[0] == answers[1], "what was forecast was done"

@@ -368,13 +368,13 @@ async def test_full_disk_is_internal_so_that_clients_tell_their_user(brokers: Br
 
 
 async def test_read_only_journal_is_internal(tmp_path: Path) -> None:
-    before = set(psutil.Process().children())
+    before = set(psutil.Process().children(recursive=True))
     brokers = Brokers(tmp_path)
     broker = await brokers.start()
     async with RawClient(broker.broker_url) as client:
         producer = await client.create_producer("/default/t")
         await client.send("/default/t", producer, b"x")
-        for child in set(psutil.Process().children()) - before:
+        for child in set(psutil.Process().children(recursive=True)) - before:
             if any("sync_program" in word for word in child.cmdline()):
                 child.send_signal(signal.SIGKILL)  # its death counts as a failed sync
 

@@ -24,6 +24,7 @@ from pydanube_broker.tier import work
 from pydanube_broker.tier.work import DECODED_BYTES, IDLE_S, RowGroups
 from pydanube_storage.parquet.decode import DecodedBatch
 
+pytestmark = pytest.mark.usefixtures("cold_helpers")
 TOPICS, ROUNDS = 6, 4
 MESSAGES, BYTES = 40, 64 << 10  # of a batch of 2.5 MiB
 BATCHES = 4

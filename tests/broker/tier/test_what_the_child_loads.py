@@ -15,6 +15,7 @@ from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.tables import ColumnType
 from pydanube_storage.objects import StoreOptions
 
+pytestmark = pytest.mark.usefixtures("cold_helpers")
 _VALUES = {
     ColumnType.INT: 1,
     ColumnType.FLOAT: 0.5,
