@@ -4,13 +4,11 @@
     tools/gate.py test [ARG...]     the test suite without its long tests; ARGs go to pytest (--durations=30: the slowest)
     tools/gate.py test-long         the whole suite, long tests included
     tools/gate.py ci                test and lint together, nothing twice: what .ci/run runs
-    tools/gate.py conformance       outside judges of our protocols
-    tools/gate.py javascript        the client for JavaScript and TypeScript, long tests included
-    tools/gate.py deploy            deploy/ with the tools it is for, as far as they are installed
+    tools/gate.py FOLDER            tests/FOLDER, which is no part of `test` (OWN_TARGETS), long tests included
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
 Each folder of tests/ is one pytest process, the longest are several: one that hangs costs its own budget and is reported,
-the others still run. Four of them run side by side, the longest begin first, and each prints when it ends. In `ci` a group's
+the others still run. Four steps run side by side, the longest begin first, and each prints when it ends. In `ci` a group's
 failed and unreached tests get a second try, in a process and with brokers of their own; what passes only then is listed as
 that. The last lines name every failed test with its error. Exit status: 0 if everything that ran passed and something ran,
 1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
@@ -29,9 +27,9 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,18 +39,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TESTS: Final = ROOT / "tests"
 BIN: Final = Path(sys.executable).parent
 
-PACKAGES: Final = (
-    "pydanube_core",
-    "pydanube_storage",
-    "pydanube_broker",
-    "pydanube",
-    "pydanube_admin",
-    "pydanube_mcp",
-    "pydanube_cli",
-    "pydanube_tui",
-    "pydanube_connect",
-)
-
 # An environment of its own: tools/environment.py says why.
 SPARK_PYTHON: Final = ROOT / ".venv-spark" / "bin" / "python"
 SPARK_ENVIRONMENT: Final = (str(ROOT / "tools" / "bootstrap"), "spark")
@@ -60,29 +46,27 @@ NO_SPARK: Final = "PySpark is not installed (make env-spark)"
 
 # Budgets in seconds. They bound a hang, they are not goals: `make test` should take 15 minutes at most. A loaded machine may take
 # three times that, and CI must then report what is wrong, not that it was slow.
-LINT_BUDGET_S: Final = 300.0
+LINT_BUDGET_S: Final = 900.0
 GROUP_BUDGET_S: Final = 1200.0
-# Folders whose subfolders are groups of their own, and those that have a target of their own (`make conformance`, `make test-deploy`,
-# `make test-cluster`).
+# Folders whose subfolders are groups of their own, and those that need more than Python and have a target of their own.
 SPLIT_GROUPS: Final = frozenset({"broker"})
-OWN_TARGETS: Final = frozenset({"cluster", "conformance", "deploy"})
+OWN_TARGETS: Final = frozenset({"cluster", "conformance", "deploy", "javascript"})
 # All test groups together; a group that does not fit any more is cut or reported as not run.
 TEST_BUDGET_S: Final = 1800.0
 CI_TEST_BUDGET_S: Final = 3600.0
-# One test there, in place of pyproject.toml's limit: hanging and slow must not look the same.
-CI_TEST_LIMIT_S: Final = 300
 LONG_BUDGET_S: Final = 4 * 3600.0
 # More failures than this in a group are no accident, and a second try would only take time.
 SECOND_TRY_TESTS: Final = 10
 # Groups of tests side by side, two more than processors: half of the time they wait, for processes to start and for disks.
 LANES: Final = min(2, os.cpu_count() or 1) + 2
-# Groups of minutes, the longest first: begun late, one of them would run alone at the end.
-LONG_GROUPS: Final = (
-    "e2e", "admin", "cli", "crash", "client", "connect", "mcp", "links", "tui", "moves", "relay", "subscription", "home", "house",
-    "storage", "serving", "chain", "journal", "cluster",
-)  # fmt: skip
-# So many processes, each with every n-th file: alone such a folder would take longer than a lane has.
-PARTS: Final = {"e2e": 2, "admin": 2, "cli": 2}
+# The groups that begin first, and in how many processes, each with every n-th file. Spark's begins with its environment and core is
+# the fundamental one; then those of minutes, the longest first: begun late, one of them would run alone at the end.
+FIRST_GROUPS: Final = {
+    "spark": 1, "core": 1, "e2e": 2, "admin": 2, "cli": 2, "crash": 1, "client": 1, "connect": 1, "mcp": 1, "links": 1, "tui": 1,
+    "moves": 1, "relay": 1, "subscription": 1, "home": 1, "house": 1, "storage": 1, "serving": 1, "chain": 1, "journal": 1,
+    "cluster": 1,
+}  # fmt: skip
+NOT_LONG: Final = "tests marked long: make test-long"
 # In the environment of every process that a step starts, and of what those start: the mark of this run.
 MARK: Final = "PYDANUBE_GATE_RUN"
 RUN: Final = uuid.uuid4().hex
@@ -136,8 +120,8 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
     children: set[subprocess.Popen[bytes]] = field(default_factory=set)
     interrupted: bool = False
-    #: in CI a step whose environment cannot be made fails
-    everything: bool = False
+    #: there a step whose environment cannot be made fails, and failed tests get a second try
+    in_ci: bool = False
 
     def add(self, step: Step, *, ok: bool, took_s: float, note: str = "") -> None:
         self.ran_steps += 1
@@ -183,23 +167,18 @@ class Tally:
         return 1 if self.failed_steps or not self.ran_steps else 0
 
 
-def carry_out(step: Step, tally: Tally, *, second_try: bool = False, apart: bool = False) -> None:
-    """Run one step to its end or to the end of its budget.
-
-    Args:
-        second_try: its failed tests once more, by themselves.
-        apart: another step runs beside it: print when it has ended.
-    """
+def carry_out(step: Step, tally: Tally) -> None:
+    """Run one step to its end or to the end of its budget, in CI its failed tests once more, then print its output."""
     started = time.monotonic()
     if step.prepare and not prepared(step, tally):
         return
-    with tempfile.TemporaryFile() if apart else nullcontext() as output:
+    with tempfile.TemporaryFile() as output:
         status, note = run(step, tally, output)
         outcomes: dict[str, Outcome] = {}
         tries: list[tuple[str, str]] = []
         if step.report is not None:
             outcomes = read_report(step.report)
-            again = open_tests(outcomes) if second_try else ()
+            again = open_tests(outcomes) if tally.in_ci else ()
             if again:
                 left_s = max(1.0, step.budget_s - (time.monotonic() - started))
                 name = f"{step.name}, {len(again)} again"
@@ -230,10 +209,9 @@ def carry_out(step: Step, tally: Tally, *, second_try: bool = False, apart: bool
         with tally.lock:
             if tally.interrupted:
                 return
-            if output is not None:
-                output.seek(0)
-                shutil.copyfileobj(output, sys.stdout.buffer)
-                sys.stdout.buffer.flush()
+            output.seek(0)
+            shutil.copyfileobj(output, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
             tally.second_tries += tries
             tally.count(outcomes)
             tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
@@ -251,7 +229,7 @@ def prepared(step: Step, tally: Tally) -> bool:
                 output.seek(0)
                 shutil.copyfileobj(output, sys.stdout.buffer)
                 tally.not_run.append(f"{step.name}: {note or step.without}")
-                tally.failed_steps += tally.everything
+                tally.failed_steps += tally.in_ci
     return False
 
 
@@ -263,63 +241,42 @@ def open_tests(outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
     return tuple(test for test, outcome in outcomes.items() if outcome.bad)
 
 
-def run(step: Step, tally: Tally, output: BinaryIO | None) -> tuple[int, str]:
-    """(exit status, what to say about it); what it prints goes to `output`, or where ours does."""
-
-    def say(text: str) -> None:
-        if output is None:
-            print(text, flush=True)
-        else:
-            output.write(f"{text}\n".encode())
-            output.flush()
-
-    say(f"\n== {step.name}")
+def run(step: Step, tally: Tally, output: BinaryIO) -> tuple[int, str]:
+    """Return (exit status, what to say about it). What the step prints goes to `output`."""
+    output.write(f"\n== {step.name}\n".encode())
+    output.flush()
     with tempfile.TemporaryDirectory(prefix="dg-", ignore_cleanup_errors=True) as scratch:
-        # The brokers of a group write gigabytes: what its tests leave goes with it. Sockets live there: a short path.
-        environment = dict(os.environ) | {"TMPDIR": scratch, MARK: RUN}
-        # Hundreds of processes load numpy. As a broker does it.
-        environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # Hundreds of processes load numpy: as a broker does it. The brokers of a group write gigabytes: what its tests leave
+        # goes with it. Sockets live there: a short path.
+        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ, "TMPDIR": scratch, MARK: RUN}
         if step.report is not None:
             environment["PYDANUBE_GATE_REPORT"] = str(step.report)
-        return run_in(environment, step, tally, output, say)
-
-
-def run_in(
-    environment: Mapping[str, str],
-    step: Step,
-    tally: Tally,
-    output: BinaryIO | None,
-    say: Callable[[str], None],
-) -> tuple[int, str]:
-    with tally.lock:
-        if tally.interrupted:
-            return 1, "interrupted"
-        # A session of its own, so that a hanging step goes with the processes it started.
-        child = subprocess.Popen(
-            (*step.command, *step.select),
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=None if output is None else subprocess.STDOUT,
-            start_new_session=True,
-        )
-        tally.children.add(child)
-        if output is not None:
-            print(f"   … {step.name}", flush=True)
-    try:
-        return child.wait(timeout=step.budget_s), ""
-    except subprocess.TimeoutExpired:
-        note = f"still running after {step.budget_s:.0f} s, stopped"
-        say(f"{step.name}: {note}; the tracebacks show where")
-        stop(child, ask_for_tracebacks=True)
-        return 1, note
-    except BaseException:
-        stop(child, ask_for_tracebacks=False)
-        raise
-    finally:
         with tally.lock:
-            tally.children.discard(child)
+            if tally.interrupted:
+                return 1, "interrupted"
+            # A session of its own, so that a hanging step goes with the processes it started.
+            child = subprocess.Popen(
+                (*step.command, *step.select),
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            tally.children.add(child)
+            print(f"   … {step.name}", flush=True)
+        try:
+            return child.wait(timeout=step.budget_s), ""
+        except subprocess.TimeoutExpired:
+            note = f"still running after {step.budget_s:.0f} s, stopped"
+            output.write(f"{step.name}: {note}; the tracebacks show where\n".encode())
+            output.flush()
+            stop(child, ask_for_tracebacks=True)
+            return 1, note
+        finally:
+            with tally.lock:
+                tally.children.discard(child)
 
 
 def stop(child: subprocess.Popen[bytes], *, ask_for_tracebacks: bool) -> None:
@@ -368,81 +325,43 @@ def read_report(path: Path, *, expected: Sequence[str] = ()) -> dict[str, Outcom
     return outcomes
 
 
-def lint_steps(*, with_import_rules: bool) -> list[Step]:
+def lint_steps(*, in_ci: bool) -> list[Step]:
+    """Style, types and drift; in CI also what needs PySpark, which is then installed, but not what tests/house has."""
     python = sys.executable
     ruff = str(BIN / "ruff")
-    commands: list[tuple[str, tuple[str, ...]]] = [
-        ("ruff check", (ruff, "check", "--quiet", ".")),
-        ("ruff format", (ruff, "format", "--quiet", "--check", ".")),
-        (
-            "types (mypy --strict)",
-            (python, "-m", "mypy", "--strict", *(word for name in PACKAGES for word in ("-p", name))),
-        ),
-        (
-            "types of tools/ and evals/",
-            (
-                python,
-                "-m",
-                "mypy",
-                "--strict",
-                *(
-                    str(p.relative_to(ROOT))
-                    for p in sorted([*ROOT.glob("tools/*.py"), *ROOT.glob("evals/*.py")])
-                ),
-            ),
-        ),
-        ("texts of tools", (python, "tools/tool_texts.py")),
-        ("prose", (python, "tools/prose.py", "--limit")),
-        ("generated code drift", (python, "tools/gen_protos.py", "--check")),
-        ("generated admin client drift", (python, "tools/gen_admin_client.py", "--check")),
-        ("generated documents drift", (python, "tools/gen_docs.py", "--check")),
-        ("generated JavaScript code drift", (python, "tools/gen_javascript_protos.py", "--check")),
-        ("generated alerts and dashboards drift", (python, "tools/gen_observability.py", "--check")),
-    ]
-    steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands]
-    if has_spark():
-        steps.append(types_of_spark())
-    if with_import_rules:
-        house = (python, "-m", "pytest", "tests/house/test_import_rules.py")
-        steps.append(Step(name="import rules", command=house, budget_s=LINT_BUDGET_S))
+    mypy = (python, "-m", "mypy", "--strict")
+    folders = [path for path in sorted(ROOT.glob("*/pydanube*/")) if path.name != "pydanube_spark"]
+    sources = [*folders, *sorted(ROOT.glob("tools/*.py")), *sorted(ROOT.glob("evals/*.py"))]
+    commands: dict[str, tuple[str, ...]] = {
+        "types": (*mypy, *(str(path.relative_to(ROOT)) for path in sources)),
+        "ruff check": (ruff, "check", "--quiet", "."),
+        "ruff format": (ruff, "format", "--quiet", "--check", "."),
+        "texts of tools": (python, "tools/tool_texts.py"),
+        "prose": (python, "tools/prose.py", "--limit"),
+        "generated code drift": (python, "tools/gen_protos.py", "--check"),
+        "generated admin client drift": (python, "tools/gen_admin_client.py", "--check"),
+        "generated documents drift": (python, "tools/gen_docs.py", "--check"),
+        "generated JavaScript code drift": (python, "tools/gen_javascript_protos.py", "--check"),
+        "generated alerts and dashboards drift": (python, "tools/gen_observability.py", "--check"),
+    }
+    if not in_ci:
+        commands["import rules"] = (python, "-m", "pytest", "tests/house/test_import_rules.py")
+    steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands.items()]
+    if in_ci or SPARK_PYTHON.exists():
+        of_spark = (*mypy, "--python-executable", str(SPARK_PYTHON), "-p", "pydanube_spark")
+        step = Step(name="types of pydanube_spark", command=of_spark, budget_s=LINT_BUDGET_S)
+        steps.append(replace(step, prepare=SPARK_ENVIRONMENT, without=NO_SPARK))
     return steps
 
 
-def has_spark() -> bool:
-    """Return whether the types of PySpark can be looked at, here or in its own environment."""
-    return SPARK_PYTHON.exists() or find_spec("pyspark") is not None
-
-
-def types_of_spark() -> Step:
-    python = str(SPARK_PYTHON) if SPARK_PYTHON.exists() else sys.executable
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python)
-    return Step(
-        name="types of pydanube_spark", command=(*mypy, "-p", "pydanube_spark"), budget_s=LINT_BUDGET_S
-    )
-
-
-def javascript_missing() -> str | None:
-    """Why the tests of the JavaScript client are no part of `make test` here; None where they are."""
-    if shutil.which("node") is None:
-        return "Node is not installed"
-    if not (ROOT / "clients" / "javascript" / "node_modules").is_dir():
-        return "its packages are not installed; make test-javascript does it"
-    return None
-
-
 def groups() -> list[Path]:
-    """The folders of tests/ that hold tests: the fundamental one first, then the long ones, quick ones last."""
+    """Return the folders of tests/ that hold tests, those of FIRST_GROUPS first."""
     found: list[Path] = []
     for folder in sorted(TESTS.iterdir()):
-        if not folder.is_dir() or folder.name in OWN_TARGETS:
-            continue
-        if folder.name == "javascript" and javascript_missing():
-            continue
-        parts = sorted(folder.iterdir()) if folder.name in SPLIT_GROUPS else [folder]
-        found += [part for part in parts if part.is_dir() and any(part.rglob("test_*.py"))]
-    # Spark's begins with its environment, so it is the first.
-    order = {name: place for place, name in enumerate(("spark", "core", *LONG_GROUPS))}
-    return sorted(found, key=lambda folder: (order.get(folder.name, len(order)), folder.name))
+        parts = sorted(folder.glob("*/")) if folder.name in SPLIT_GROUPS else [folder]
+        found += [part for part in parts if folder.name not in OWN_TARGETS and any(part.rglob("test_*.py"))]
+    order = list(FIRST_GROUPS)
+    return sorted(found, key=lambda group: order.index(group.name) if group.name in order else len(order))
 
 
 # `python -m` puts the directory it runs in, ROOT, on the path: plugins are found there as tools.NAME.
@@ -451,20 +370,18 @@ PYTEST: Final = (sys.executable, "-m", "pytest", "-p", "tools.gate_report")
 WITHOUT_PICTURES: Final = ("-p", "no:textual-snapshot", "-p", "no:syrupy")
 
 
-def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: float | None) -> list[Step]:
+def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: float) -> list[Step]:
+    """Return the steps of all groups, in the order in which they begin."""
     steps = []
     for folder in groups():
         name = str(folder.relative_to(ROOT))
         report = reports / f"{name.replace('/', '-')}.jsonl"
-        pictures = () if folder.name == "tui" else WITHOUT_PICTURES
-        command = (*PYTEST, *pictures, *pytest_arguments)
-        budget = budget_s or GROUP_BUDGET_S
-        whole = Step(name=name, command=command, budget_s=budget, select=(name,), report=report)
+        command = (*PYTEST, *(() if folder.name == "tui" else WITHOUT_PICTURES), *pytest_arguments)
+        whole = Step(name=name, command=command, budget_s=budget_s, select=(name,), report=report)
         if folder.name == "spark":
             with_spark = (str(SPARK_PYTHON), *command[1:])
-            steps.append(replace(whole, command=with_spark, prepare=SPARK_ENVIRONMENT, without=NO_SPARK))
-            continue
-        if (parts := PARTS.get(folder.name, 1)) == 1:
+            whole = replace(whole, command=with_spark, prepare=SPARK_ENVIRONMENT, without=NO_SPARK)
+        if (parts := FIRST_GROUPS.get(folder.name, 1)) == 1:
             steps.append(whole)
             continue
         files = [str(path.relative_to(ROOT)) for path in sorted(folder.rglob("test_*.py"))]
@@ -476,12 +393,7 @@ def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: fl
 
 
 def run_all(
-    steps: Iterable[Step],
-    tally: Tally,
-    *,
-    budget_s: float | None = None,
-    second_try: bool = False,
-    lanes: int = 1,
+    steps: Iterable[Step], tally: Tally, *, budget_s: float | None = None, lanes: int = LANES
 ) -> None:
     """Carry out steps in their order, `lanes` at a time; `budget_s` bounds all."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
@@ -495,15 +407,12 @@ def run_all(
                 return
             left_s = step.budget_s if deadline is None else min(step.budget_s, deadline - time.monotonic())
             if left_s > 0:
-                carry_out(replace(step, budget_s=left_s), tally, second_try=second_try, apart=lanes > 1)
+                carry_out(replace(step, budget_s=left_s), tally)
                 continue
             with tally.lock:
                 tally.not_run.append(f"{step.name}: the budget of {budget_s:.0f} s for all tests is used up")
                 tally.failed_steps += 1
 
-    if lanes == 1:
-        work()
-        return
     with ThreadPoolExecutor(lanes) as pool:
         working = [pool.submit(work) for _ in range(lanes)]
         try:
@@ -523,24 +432,23 @@ def run_tests(
     tally: Tally,
     *arguments: str,
     budget_s: float = TEST_BUDGET_S,
-    each_s: float | None = None,
-    second_try: bool = False,
+    each_s: float = GROUP_BUDGET_S,
+    beside: Sequence[Step] = (),
 ) -> None:
+    """Run all groups, in CI with a second try, and `beside` them, after those that begin first, other steps."""
     with tempfile.TemporaryDirectory(prefix="pydanube-reports-") as reports:
         steps = pytest_steps(Path(reports), pytest_arguments=arguments, budget_s=each_s)
-        run_all(steps, tally, budget_s=budget_s, second_try=second_try, lanes=LANES)
-    if missing := javascript_missing():
-        tally.not_run.append(f"tests/javascript: {missing}")
+        steps[LANES:LANES] = beside
+        run_all(steps, tally, budget_s=budget_s)
 
 
 def own_target(tally: Tally, folder: str) -> None:
-    """A folder of tests that need more than Python; what could not be tried is said, each with its reason."""
+    """Run a folder of tests that need more than Python, and list what could not be tried, with its reason."""
     with tempfile.TemporaryDirectory(prefix="pydanube-reports-") as reports:
         report = Path(reports) / f"{folder}.jsonl"
         name = f"tests/{folder}"
-        run_all(
-            [Step(name=name, command=PYTEST, budget_s=LONG_BUDGET_S, select=(name,), report=report)], tally
-        )
+        step = Step(name=name, command=PYTEST, budget_s=LONG_BUDGET_S, select=(name,), report=report)
+        run_all([step], tally)
         tally.not_run += [
             f"{test}: {outcome.why}"
             for test, outcome in read_report(report).items()
@@ -549,10 +457,10 @@ def own_target(tally: Tally, folder: str) -> None:
 
 
 def fuzz_guided(tally: Tally) -> None:
-    """Coverage-guided fuzzing, where there is a fuzzer for this Python."""
+    """Fuzz guided by coverage, where there is a fuzzer for this Python."""
     if find_spec("atheris") is None:
         tally.not_run.append(
-            "the HTTP/2 connection under atheris: atheris is not made for this Python and system"
+            "the HTTP/2 connection under atheris, which is not made for this Python and system"
         )
         return
     seconds = int(os.environ.get("FUZZ_SECONDS", "120"))
@@ -575,34 +483,24 @@ def main(arguments: Sequence[str]) -> int:
     try:
         match word:
             case "lint":
-                run_all(lint_steps(with_import_rules=True), tally)
-                if not has_spark():
+                run_all(lint_steps(in_ci=False), tally)
+                if not SPARK_PYTHON.exists():
                     tally.not_run.append(f"types of pydanube_spark: {NO_SPARK}")
             case "test":
                 run_tests(tally, "-m", "not long", *rest)
-                tally.not_run.append("tests marked long: make test-long")
+                tally.not_run.append(NOT_LONG)
             case "test-long":
                 run_tests(tally, *rest, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
             case "ci":
-                tally.everything = True
-                spark_first = not has_spark()  # its types are then checked when its tests have made it
-                run_all(lint_steps(with_import_rules=False), tally)
-                # Second tries are listed: a test that needs one on a slow machine is a debt, not a secret.
-                run_tests(tally, "-m", "not long", "--tb=short", budget_s=CI_TEST_BUDGET_S, second_try=True)
-                run_all([types_of_spark()] if spark_first else [], tally)
-                tally.not_run.append("tests marked long: make test-long")
-                tally.not_run.append(
-                    "conformance, deploy, fuzz, bench: make conformance, make test-deploy, make fuzz, make bench"
-                )
-            case "conformance":
-                own_target(tally, "conformance")
-                tally.not_run.append(
-                    "official Go and Java clients: they are in no package registry that we could take them from"
-                )
-            case "javascript":
-                own_target(tally, "javascript")
-            case "deploy":
-                own_target(tally, "deploy")
+                tally.in_ci = True
+                steps = lint_steps(in_ci=True)
+                run_tests(tally, "-m", "not long", "--tb=short", budget_s=CI_TEST_BUDGET_S, beside=steps)
+                tally.not_run += [
+                    NOT_LONG,
+                    f"{', '.join(sorted(OWN_TARGETS))}, fuzz, bench: make help lists them",
+                ]
+            case _ if word in OWN_TARGETS:
+                own_target(tally, word)
             case "fuzz":
                 fuzz = ("-m", "hypothesis", "-p", "tools.fuzz_profile", "-o", "timeout=0", *rest)
                 run_tests(tally, *fuzz, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
