@@ -49,7 +49,7 @@ import coverage
 
 from tools.faults_cover import CONTEXT
 from tools.faults_process import TestProcess
-from tools.gate import MARK, RUN, end_what_is_left
+from tools.gate import MARK, RUN, SPARK_PYTHON, end_what_is_left
 from tools.mutations import Mutation, mutations_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -85,6 +85,7 @@ class Room:
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
+    python: Path = Path(sys.executable)
 
 
 def _of_broker(name: str, *more: str) -> Room:
@@ -114,6 +115,7 @@ ROOMS: Final[Mapping[str, Room]] = {
             "spark_diagnostics/pydanube_spark/reports/balance",
         ),
         ("tests/spark",),
+        SPARK_PYTHON,
     ),
 }
 
@@ -191,7 +193,11 @@ def plain_environment() -> dict[str, str]:
 
 
 def run_tests(
-    tests: Iterable[str], variables: Mapping[str, str], *options: str, limit_s: float
+    tests: Iterable[str],
+    variables: Mapping[str, str],
+    *options: str,
+    limit_s: float,
+    python: Path = Path(sys.executable),
 ) -> tuple[int | None, Path]:
     """Run pytest in the copy. Return its status, None after `limit_s`, and the file with its output.
 
@@ -203,7 +209,7 @@ def run_tests(
         output.open("wb") as file,
     ):
         words = (
-            sys.executable,
+            str(python),
             "-m",
             "pytest",
             "-p",
@@ -249,7 +255,10 @@ class Bench:
         self._texts: dict[str, tuple[str, frozenset[str]]] = {}
         options = (f"--hypothesis-seed={seed}", f"--timeout={ONE_TEST_S * 2}")
         output = HOME / f"output-{room.tests[0].replace('/', '-')}.txt"
-        self.process = TestProcess(TREE, room.tests, output, *options, environment=plain_environment())
+        self.python = room.python
+        self.process = TestProcess(
+            TREE, room.tests, output, *options, environment=plain_environment(), python=room.python
+        )
         self.files: dict[str, list[str]] = {}
         for test in self.process.tests:
             self.files.setdefault(test.partition("::")[0], []).append(test)
@@ -483,7 +492,7 @@ def run_with(
                 f"--hypothesis-seed={run.seed}",
                 f"--timeout={ONE_TEST_S}",
             )
-            ended, _ = run_tests(tests, variables, *options, limit_s=limit_s)
+            ended, _ = run_tests(tests, variables, *options, python=bench.python, limit_s=limit_s)
             failed = failed_test(report)
             status = "time" if ended is None or (ended and failed is None) else "ended"
     finally:
@@ -570,6 +579,8 @@ def main(arguments: Sequence[str]) -> int:
     copy_tree(commit)
     changed = None if options.since is None else changed_lines(options.since, commit)
     rooms = {name: room for name, room in ROOMS.items() if not options.room or name in options.room}
+    for name in [name for name, room in rooms.items() if not room.python.exists()]:
+        print(f"{name}: not run, because its tests need {rooms.pop(name).python}", flush=True)
     known = equivalents()
     by_room = {
         name: [each for each in faults_of(room, changed) if each.name not in known]

@@ -28,10 +28,12 @@ class TestProcess:
         output: Path,
         *options: str,
         environment: Mapping[str, str],
+        python: Path = Path(sys.executable),
     ) -> None:
         """Collect the tests of these folders and files.
 
         Args:
+            python: runs them.
             environment: of the process. What its forks start has `run`'s in addition.
             output: gets what pytest and the tests print.
         """
@@ -51,7 +53,7 @@ class TestProcess:
         )
         with output.open("wb") as file:
             self._child = subprocess.Popen(
-                (sys.executable, *words, "--tb=short", *options, *selected),
+                (str(python), *words, "--tb=short", *options, *selected),
                 cwd=tree,
                 env={**environment, PIPES: f"{requests},{answers}"},
                 stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from html.parser import HTMLParser
 from typing import Any
@@ -93,6 +94,31 @@ def test_a_page_of_hostile_names_has_the_elements_of_any_other() -> None:
     assert hostile.count("<script") == 1, "our own, which sorts and filters"
     assert "\x1b" not in hostile
     assert png(page_of(rows(HOSTILE), [HOSTILE[2]]))[:4] == b"\x89PNG"
+
+
+def test_the_subscriptions_can_be_sorted_and_the_comparison_cannot() -> None:
+    assert [table.live for table in page_of(rows(("a", "b")), []).tables] == [True, False]
+
+
+def test_the_table_says_why_a_subscription_is_stuck() -> None:
+    found = rows(("a",))
+    found[-1]["stuck_reason"] = "no_member"
+    (row,) = page_of(found, []).tables[0].rows
+    assert "no member" in {cell.text for cell in row.cells}
+
+
+@pytest.mark.parametrize(
+    ("age_s", "unit", "value"),
+    [(59.0, "seconds", 59.0), (60.0, "minutes", 1.0), (3599.0, "minutes", 3599 / 60), (3600.0, "hours", 1.0)],
+)
+def test_ages_are_drawn_in_the_largest_unit_that_the_longest_fills(
+    age_s: float, unit: str, value: float
+) -> None:
+    found = rows(("a",))
+    found[-1]["course"] = json.dumps([[0, "STUCK", 5, age_s], [1, "STUCK", 5, 1.0]])
+    *_, ages = page_of(found, []).charts
+    (series,) = ages.series
+    assert (ages.unit, series.values[0]) == (unit, pytest.approx(value))
 
 
 def test_a_terminal_is_given_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

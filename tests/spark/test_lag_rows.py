@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_core.diagnosis import DiagnosisOptions
+from pydanube_core.telemetry.tables import HOLD_ROUNDS
 from pydanube_spark.reports.lag import known_logs
 from pydanube_spark.reports.lag.history import ARRAYS, Grid, History, LogFacts
 from pydanube_spark.reports.lag.rows import LagRow, rows_of_history
@@ -60,6 +61,12 @@ def test_t1_falling_behind_at_ten_a_second() -> None:
     minutes = json.loads(row.minutes)
     assert minutes["FALLING_BEHIND"] >= 45
     assert sum(minutes.values()) == pytest.approx(60.0)
+
+
+def test_a_window_has_its_points_and_none_before_them() -> None:
+    states = history().window(START + 5000 * 700).states
+    assert (len(states), GRID.points) == (16, 16)
+    assert states[0].taken_at_ms >= START + 5000 * 700 - GRID.window_ms
 
 
 def test_a_step_is_looked_for_in_the_last_eight_samples_of_a_window() -> None:
@@ -284,6 +291,21 @@ def summed(*lags: tuple[int | None, float | None]) -> dict[str, Any]:
     return lag_summary(partitions, [])
 
 
+def test_deleted_subscriptions_are_counted_apart() -> None:
+    subject = {"topic": "/default/t", "log": "/default/t", "partition": None}
+    there, gone = (asdict(whole(history(next_offset=10))) | subject | {"subscription": name} for name in "ab")
+    found = lag_summary([there, gone | {"gone_ms": START}], [])
+    assert (found["subscriptions"], found["gone"]) == (1, 1)
+
+
+def test_the_course_has_the_unread_messages_at_the_end_of_each_stretch() -> None:
+    row = whole(history(next_offset=500 * TICKS, unread_offsets=50 * TICKS, oldest_unread_age_ms=500 * TICKS))
+    unread = [count for _, _, count, _ in json.loads(str(row.course))]
+    assert unread == sorted(unread)
+    assert len(set(unread)) > 10
+    assert unread[-1] == row.lag_messages
+
+
 def test_a_sum_counts_what_is_unknown_beside_it_and_no_partition_without_a_number_is_done() -> None:
     found = summed((5, 10.0), (None, None), (0, None))
     assert (found["lag_messages"], found["lag_unknown"], found["lost_messages"]) == (5, 1, 5)
@@ -293,19 +315,72 @@ def test_a_sum_counts_what_is_unknown_beside_it_and_no_partition_without_a_numbe
     assert (topic["lag_unknown"], topic["eta_s"]) == (0, 10.0)
 
 
-def test_the_size_of_messages_of_a_log_that_took_none_in_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    untold = {"topic": "/d/t", "retention_age_s": None, "retention_bytes": None, "drop_unread": None}
-    at = datetime.fromtimestamp(START / 1000, UTC)
-    told = [
-        {"taken_at": at, "topic_id": 1, "messages_in": 0, "bytes_in": 0, **untold},
-        {"taken_at": at, "topic_id": 2, "messages_in": 4, "bytes_in": 10, **untold, "retention_age_s": 60},
-    ]
-    file = SimpleNamespace(end_ms=START + HOUR)
+def facts_of(
+    monkeypatch: pytest.MonkeyPatch, files: dict[int, list[dict[str, Any]]], until_ms: int = START + HOUR
+) -> dict[int, LogFacts]:
+    """The facts from telemetry files, by the end of each, of which rows give what is not null."""
+    untold = {"topic": "/d/t", "messages_in": 0, "bytes_in": 0, "drop_unread": None}
+    untold |= {"retention_age_s": None, "retention_bytes": None}
+
+    def read(_store: Any, key: int, *_: Any, **__: Any) -> Any:
+        told = [
+            {**untold, **row, "taken_at": datetime.fromtimestamp(row["at_ms"] / 1000, UTC)}
+            for row in files[key]
+        ]
+        return SimpleNamespace(to_pylist=lambda: told)
+
+    listed = [(end_ms, SimpleNamespace(end_ms=end_ms), 0) for end_ms in files]
     monkeypatch.setattr(known_logs, "open_for_reading", lambda options: None)
-    monkeypatch.setattr(known_logs, "stored_files", lambda *_, **__: [("key", file, 0)])
-    monkeypatch.setattr(known_logs, "read_samples", lambda *_, **__: SimpleNamespace(to_pylist=lambda: told))
-    found = known_logs.log_facts(cast(Any, None), "c", Span(since_ms=START, until_ms=START + HOUR), None)
+    monkeypatch.setattr(known_logs, "stored_files", lambda *_, **__: listed)
+    monkeypatch.setattr(known_logs, "read_samples", read)
+    return known_logs.log_facts(cast(Any, None), "c", Span(since_ms=START, until_ms=until_ms), None)
+
+
+def test_the_size_of_messages_of_a_log_that_took_none_in_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [
+        {"at_ms": START, "topic_id": 1},
+        {"at_ms": START, "topic_id": 2, "messages_in": 4, "bytes_in": 10, "retention_age_s": 60},
+    ]
+    found = facts_of(monkeypatch, {START + HOUR: told})
     assert found == {1: LogFacts(), 2: LogFacts(message_bytes=2.5, retention_age_s=60)}
+
+
+def test_facts_of_a_log_are_the_newest_of_the_last_hour_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(at_ms: int, topic_id: int = 1) -> dict[str, Any]:
+        return {"at_ms": at_ms, "topic_id": topic_id, "retention_age_s": at_ms - START}
+
+    until_ms = START + 3 * HOUR
+    files = {
+        START + HOUR: [told(START + HOUR - 1, 2)],  # more than two hours before the end: not even read
+        until_ms - HOUR: [told(until_ms - HOUR - 1000, 3), told(until_ms - HOUR + 1000, 4)],
+        until_ms: [told(until_ms - 1), told(until_ms - 2), told(until_ms)],
+    }
+    found = facts_of(monkeypatch, files, until_ms)
+    assert {topic: facts.retention_age_s for topic, facts in found.items()} == {
+        1: 3 * HOUR - 1,
+        4: 2 * HOUR + 1000,
+    }
+
+
+def test_a_window_is_the_brokers_with_at_least_ten_samples_or_24_that_are_close() -> None:
+    by_interval = {interval_ms: Grid.of(interval_ms) for interval_ms in (10, 1000, 5000, 60_000)}
+    assert [grid.window_ms for grid in by_interval.values()] == [1000, 24_000, 300_000, 600_000]
+    assert [grid.step_ms for grid in by_interval.values()] == [62, 1500, 18_750, 60_000]
+    thinned = Grid.of(5000, thinned_ms=120_000)
+    assert (thinned.interval_ms, thinned.window_ms, thinned.step_ms) == (5000, 1_200_000, 120_000)
+    assert (by_interval[5000].hold_ms, thinned.hold_ms) == (
+        HOLD_ROUNDS * 5000,
+        150_000,
+    )
+
+
+def test_a_sample_is_certain_until_the_round_before_the_next_unless_a_round_is_missing_between_them() -> None:
+    busy = history(next_offset=10 + 500 * TICKS, unread_offsets=3, oldest_unread_age_ms=200)
+    moments = np.array([START, START + 60_000, START + 76_000])
+    assert picked(busy, TICKS % HOLD_ROUNDS == 0).ages_s(moments).tolist() == [0.2, 60.2, 1.2]
+    assert picked(busy, TICKS % (HOLD_ROUNDS + 1) == 0).ages_s(moments).tolist() == [0.2, 0.2]
 
 
 def test_each_hour_has_its_row() -> None:

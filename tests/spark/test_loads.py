@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pydanube_core.balance import BalanceVerdict, Policy, Resource, TopicLoad, assess
 from pydanube_spark.reports.balance.loads import rate, snapshot_of
-from pydanube_spark.reports.balance.report import balance_summary
+from pydanube_spark.reports.balance.report import balance_summary, days_to_full
 from pydanube_spark.reports.balance.work import BALANCE_SCHEMA
 
 
@@ -100,9 +101,31 @@ def test_one_sample_is_no_load_of_zero() -> None:
 
 
 def test_the_sample_before_the_stretch_gives_its_first_rate() -> None:
-    found, stretch = judged(broker_rows((540, 1000), (600, 7000)), [], begin=600, end=601)
+    found, stretch = judged(broker_rows((480, 900), (540, 1000), (600, 7000)), [], begin=600, end=601)
     assert stretch.snapshot.brokers[0].load[Resource.NETWORK_IN] == 100.0
     assert found.verdict is not BalanceVerdict.UNDECIDED
+
+
+def test_the_fullest_disk_is_that_of_the_stretch() -> None:
+    def disk(broker: str, free: int | None) -> dict[str, Any]:
+        sizes = {"disk_free_bytes": free, "disk_total_bytes": 100}
+        return BROKER | {"broker_id": broker, "taken_at": 0, "bytes_in": 0, **sizes}
+
+    def share(*brokers: dict[str, Any]) -> float | None:
+        return snapshot_of(brokers, [], end_ms=1, interval_ms=1, epoch=0).disk_used_share
+
+    assert share(disk("1", 60), disk("2", 25), disk("3", None)) == 0.75
+    assert share(disk("3", None)) is None
+
+
+def test_days_to_full_are_those_of_a_share_that_surely_rises() -> None:
+    day_ms = 86_400_000
+    rising = [(number * day_ms, 0.3 + 0.05 * number) for number in range(10)]
+    assert days_to_full(rising) == (pytest.approx(1.0), None)
+    assert days_to_full([*rising, (10 * day_ms, 0.8)]) == (0.0, None)
+    assert days_to_full([(at, 1 - share) for at, share in rising]) == (None, "not_rising")
+    assert days_to_full(rising[:1]) == (None, "too_few_samples")
+    assert days_to_full([]) == (None, "not_known")
 
 
 def test_a_move_at_the_edge_of_a_stretch_is_counted_once_and_cools_down() -> None:

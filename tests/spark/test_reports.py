@@ -17,8 +17,9 @@ from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time, parse_time_ms
 from pydanube_spark.reports.balance.report import run_balance
+from pydanube_spark.reports.balance.work import BalanceWork
 from pydanube_spark.reports.lag.report import run_lag
-from pydanube_spark.reports.run import ReportRequest
+from pydanube_spark.reports.run import ReportRequest, Span
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.telemetry.reading import read_samples
@@ -109,6 +110,22 @@ def test_spark_and_this_process_make_the_same_rows(spark: Any, store: Path) -> N
         assert (here["engine"], there["engine"]) == ("python", "spark")
         for name in ("rows", "summary", "as_of", "cluster"):
             assert here[name] == there[name], name
+
+
+def test_a_balance_of_some_topics_has_those_only(store: Path) -> None:
+    some, everything = (run_balance(request(store, topic=topic))["rows"] for topic in ("topic-1*", None))
+    assert {row["topics"] for row in some} == {3}  # 1, 10 and 11
+    assert {row["topics"] for row in everything} == {PLAN.subscriptions}
+
+
+def test_a_stretch_also_has_the_two_samples_of_brokers_before_it(store: Path) -> None:
+    span = Span(since_ms=PLAN.start_ms, until_ms=PLAN.start_ms + PLAN.hours * HOUR_MS)
+    work = BalanceWork.plan(StoreOptions(url=str(store)), None, span)
+    found = [
+        each for batch in work.read(work.files) for each in batch.to_pylist() if each["kind"] == "brokers"
+    ]
+    before_ms = [each["bucket"] - row["taken_at"] for each in found for row in json.loads(each["rows"])]
+    assert max(before_ms) == 2 * work.interval_ms
 
 
 def test_a_report_is_compared_with_the_time_before(spark: Any, store: Path) -> None:
