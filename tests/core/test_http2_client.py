@@ -22,6 +22,7 @@ from pydanube_core.http2 import (
     StreamReset,
 )
 from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
+from pydanube_core.http2.head import AnswerHead, MalformedHead
 
 from tests.broker.rpc.http2_peer import data, frame, reset, settings, window_update
 
@@ -338,3 +339,12 @@ def test_a_flood_of_empty_frames_ends_the_connection() -> None:
     events = talk.hear(data(1, b"") * 300)
     assert isinstance(events[-1], ConnectionEnded)
     assert events[-1].code == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_an_answer_has_its_fields_and_none_whose_value_could_not_be_one() -> None:
+    head = AnswerHead([(b":status", b"200"), (b"grpc-status", b"0"), (b"content-length", b"3")])
+    assert (head.status, head.content_length) == (b"200", 3)
+    assert head.fields == ((b"grpc-status", b"0"), (b"content-length", b"3"))
+    for value in (b"0\r\nset-cookie: a", b"0\n", b"0\0", b" 0", b"0\t"):
+        with pytest.raises(MalformedHead, match="the value of grpc-status is none"):
+            AnswerHead([(b":status", b"200"), (b"grpc-status", value)])

@@ -77,6 +77,13 @@ def read_back(state: LogState) -> LogState:
     return decode_head(memoryview(b"".join(encode_head([state]))))[state.topic_id]
 
 
+def test_the_newest_append_time_is_in_the_next_head() -> None:
+    state = LogState(7, opened=True)
+    for end, time_ms in ((1, 2_000), (2, 1_000)):  # it may go back
+        state.appended(end - 1, end, 1, time_ms, 100)
+        assert state.append_time_ms == read_back(state).append_time_ms == time_ms
+
+
 def test_a_cursor_that_moved_and_nothing_else_is_in_the_next_head() -> None:
     state = LogState(7, next_offset=100, opened=True)
     state.cursors[3] = CursorSnapshot(floor=10)

@@ -187,3 +187,12 @@ def test_what_is_written_is_read_whatever_table_the_peer_offers(steps: list[Any]
         headers = tuple(lines)
         block = writer.write(headers) if repeats else writer.write_once(headers)
         assert plain(decoder.decode(block, raw=True)) == headers
+
+
+def test_remembered_blocks_count_with_their_lists() -> None:
+    reader = HeaderReader(table_bytes=0, list_bytes=1 << 16)
+    blocks = [literal([("x-a", letter * 50, False)], huffman=False) for letter in "ab"]
+    for number, block in enumerate(blocks, 1):
+        for _ in range(2):
+            reader.read(block, plain)
+        assert reader.remembered_bytes >= number * (len(block) + len("x-a") + 50)
