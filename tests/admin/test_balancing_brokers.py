@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_admin.engine.balancer import BalanceOptions
+from pydanube_admin.engine.balancer import BalanceOptions, Balancer, Judged
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings.sections import Balance, Diagnosis, Settings
@@ -133,8 +133,18 @@ async def test_suggestion_is_shown_everywhere_and_carried_out_when_somebody_says
 
 
 async def test_act_evens_out_by_itself_is_in_the_audit_and_moves_no_topic_twice(
-    etcd: EtcdMembers, tmp_path: Path
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    suggestion = Balancer.suggestion
+    intervals = 0
+
+    async def counted(balancer: Balancer) -> Judged:
+        nonlocal intervals
+        found = await suggestion(balancer)
+        intervals += 1
+        return found
+
+    monkeypatch.setattr(Balancer, "suggestion", counted)
     async with balanced(etcd, tmp_path, "act") as cluster:
         began = epochs(cluster)
         await until(lambda: owned(cluster)[-1] <= 4 and all(cluster.serves(topic) for topic in TOPICS))
@@ -144,7 +154,8 @@ async def test_act_evens_out_by_itself_is_in_the_audit_and_moves_no_topic_twice(
                 page = await ops.call("audit.query", {"operation": "cluster.rebalance", "limit": 100})
             records += [each for each in page["items"] if each["principal"] == "balance"]
         assert "allowed" in {each["decision"] for each in records if each["phase"] == "outcome"}
-        await anyio.sleep(4)  # four intervals in which it may do too much
+        so_far = intervals
+        await until(lambda: intervals > so_far + 3)  # in each of which it may do too much
         await until(lambda: all(cluster.serves(topic) for topic in TOPICS))
         assert owned(cluster)[-1] <= 4
         assert all(now - then <= 1 for now, then in zip(epochs(cluster), began, strict=True))

