@@ -1304,9 +1304,17 @@ def skipped_while_it_waits() -> None:
     assert sub.skip(1) == (0, 1)
 
 
+def delivered_after_all() -> None:
+    """Rare too: a message that was acknowledged before it was sent is to be delivered again."""
+    sub = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=3, span_messages=SPAN)
+    sub.skipped(2, 3)
+    assert sub.redeliver([Reopened(offset=2, deliveries=1)]) == [2]
+
+
 def test_every_move_of_the_tables_happens() -> None:
     judged_again()
     skipped_while_it_waits()
+    delivered_after_all()
     for machine in (FailoverMachine, SharedSlicesMachine, KeySharedFiltersMachine, ExclusiveMachine):
         if RecordingWindow.seen == MESSAGE_MOVES.keys() and CONSUMER_MOVES.keys() == CONSUMER_MOVES_SEEN:
             break  # the tests before this one have seen them all
