@@ -346,5 +346,5 @@ def test_an_answer_has_its_fields_and_none_whose_value_could_not_be_one() -> Non
     assert (head.status, head.content_length) == (b"200", 3)
     assert head.fields == ((b"grpc-status", b"0"), (b"content-length", b"3"))
     for value in (b"0\r\nset-cookie: a", b"0\n", b"0\0", b" 0", b"0\t"):
-        with pytest.raises(MalformedHead, match="the value of grpc-status is none"):
+        with pytest.raises(MalformedHead, match="the value of 'grpc-status' is none"):
             AnswerHead([(b":status", b"200"), (b"grpc-status", value)])
