@@ -36,7 +36,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
@@ -398,6 +398,13 @@ def _import_danube() -> None:
         cli.run(["topics", "list", "--help"])  # imports what operations need
 
 
+_IMPORTS: Final[Mapping[str, Callable[[], object]]] = {
+    "danube": _import_danube,
+    "tier": _import_tier,
+    "sync_program.py": _sync_program,
+}
+
+
 def _serve(name: str) -> tuple[list[Any], list[int]]:
     """Fork for each call, until stdin ends. Returns in each forked process, with its call and its open files."""
     # The collector of a forked process leaves these objects alone, so their memory stays shared.
@@ -537,5 +544,5 @@ def _program(program: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    {"danube": _import_danube, "tier": _import_tier, "sync_program.py": _sync_program}[sys.argv[2]]()
+    _IMPORTS[sys.argv[2]]()
     sys.exit(_run(*_serve(sys.argv[1])))
