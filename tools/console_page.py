@@ -1,4 +1,4 @@
-"""The section on the console in docs/reference.md: views, keys and filters from their registries. tools/gen_docs.py writes it."""
+"""The page docs/console.md: views, keys and filters from their registries. tools/gen_docs.py writes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PICTURES: Final = {
 }
 
 HEAD: Final = """\
-## The console
+# The console
 
 `danube tui` (extra `tui`) shows a cluster in a terminal: findings first, everything else one key away. It only reads, unless
 it is started with `--allow-writes`. Each view shows answers of operations, and each change is an operation with its plan, audit
@@ -58,7 +58,7 @@ most) and counts at the bottom the messages that it dropped before they were sho
 
 ![Messages](console-messages.svg)
 
-### Views
+## Views
 
 After `:` come a view's name or alias and its subject. The action of a view's key is `go.VIEW`. The up key brings back earlier entries. The command beside a view gives
 the same facts without a screen, with `--json` as JSON. `danube tui --snapshot VIEW --json` prints a view's rows, and ends with the usual exit codes.
@@ -66,7 +66,7 @@ the same facts without a screen, with `--json` as JSON. `danube tui --snapshot V
 """
 
 FILTERS: Final = """\
-### Filters
+## Filters
 
 Several terms may follow `/`. A row must match all of them.
 
@@ -83,7 +83,7 @@ Several terms may follow `/`. A row must match all of them.
 """
 
 KEYS_TEXT: Final = """\
-### Keys
+## Keys
 
 Changes need `--allow-writes` and, with authentication on, the caller's right to them. A change that the caller may not make is
 missing from the footer and the palette, and dimmed in the help. The console shows the plan first: the data that is lost and
@@ -101,7 +101,7 @@ keys. Two actions with one key in a view are an error that names both. An action
 """
 
 END: Final = """\
-### In a browser
+## In a browser
 
 `danube tui --serve` prints a link with a token that works once. In exchange the browser gets a cookie that scripts cannot read
 and other sites and other ports of this machine are not sent, and the command prints a new link for the next browser. Page and
@@ -109,7 +109,7 @@ websocket check cookie, `Host` and `Origin`. A connection without the cookie is 
 without use. It listens on this machine alone. From another machine, use `ssh -L 8766:127.0.0.1:8766 HOST`. In a container whose
 port is published on 127.0.0.1, use `--host 0.0.0.0 --insecure-bind`, as [the compose file](operating.md#compose) does.
 
-### Looks
+## Looks
 
 `--theme` or f2: {themes}. `ansi` uses the terminal's own sixteen colours. `NO_COLOR` selects it. `--ascii` draws
 with ASCII alone, and `--no-mouse` leaves the mouse to the terminal. No fact is shown by colour alone. Names and payloads are
@@ -124,8 +124,8 @@ terminal's clipboard (OSC 52), and for terminals without one into a file, which 
 _GO_TO_VIEW: Final = frozenset(f"go.{name}" for name in VIEWS)
 
 
-def section() -> str:
-    """Return the section on the console: prose, views, filters and keys."""
+def page() -> str:
+    """Return the page on the console: prose, views, filters and keys."""
     parts = [
         HEAD,
         "| view | key | also | of | shows | without a screen |\n|---|---|---|---|---|---|\n",
@@ -136,7 +136,7 @@ def section() -> str:
         actions = [each for each in ACTIONS.values() if each.group == group and each.id not in _GO_TO_VIEW]
         where = any(each.views for each in actions)
         head = ("key", "action", "where", "effect") if where else ("key", "action", "effect")
-        parts += [f"#### {group}\n\n{table(head, (_key(each, where=where) for each in actions))}\n"]
+        parts += [f"### {group}\n\n{table(head, (_key(each, where=where) for each in actions))}\n"]
     parts += [
         "The cursor moves with the arrows, `j k g G`, page up and down, home and end. A column's capital letter, which `?` "
     ]

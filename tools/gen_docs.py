@@ -1,4 +1,4 @@
-"""Write the pages that are tables of what the code says, docs/operations.md and docs/reference.md, the words that shells complete (cli/pydanube_cli/completion/words.json), and the declarations that
+"""Write the generated pages of docs/ (PAGES below), the words that shells complete (cli/pydanube_cli/completion/words.json), and the declarations that
 the command line reads (admin_core/pydanube_admin/engine/declarations.json).
 
     python tools/gen_docs.py            write them
@@ -14,7 +14,7 @@ import argparse
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -55,10 +55,8 @@ Tables generated from the code.
 - [Diagnosis](#diagnosis): the faults that the broker finds, its rules, and the remedies
 - [Metrics](#metrics): the series for Prometheus
 - [Telemetry](#telemetry): the tables of samples in the object store
-- [The console](#the-console): views, filters and keys of `danube tui`
-- [AI clients](#ai-clients): the configuration of each
 
-The operations, with their arguments and results, are on a [page of their own](operations.md).
+Pages of their own have the [operations](operations.md), the [console](console.md) and the [configuration of AI clients](ai-clients.md).
 
 """
 
@@ -136,7 +134,7 @@ With `--fail-on warning` the command exits with 6 when there is a finding of tha
 
 A finding names its rule, its subject, a severity (`info`, `warning`, `critical`), a confidence, the evidence (the
 numbers that decided), how many other causes were ruled out (`--explain` lists each with the number that speaks against it), the
-facts that could not be observed (`unobservable`), and the next calls. The worst findings come first: by severity, then those of the broker
+facts that the broker cannot observe (`unobservable`), and the next calls. The worst findings come first: by severity, then those of the broker
 itself, then by the number of messages that wait or were refused. Of one subject, causes come before effects. Text written by
 clients (keys, reasons, over MCP also names of consumers and producers) is under `untrusted`.
 
@@ -145,10 +143,9 @@ The verdict is `failing` with a critical finding, `degraded` with a warning, `un
 
 Findings about one subject use the facts of the moment and the samples of the last `diagnosis.window`. Counts named
 `…_in_window` are of that time. Other counts began with the broker. A diagnosis of the cluster counts equal findings as one:
-it shows the worst with its evidence and names the next four, and `alerts list` has the others. It leaves ruled-out causes
-to the diagnosis of the subject, and stays below 8 KB.
+it shows the worst with its evidence and names the next four. `alerts list` has the others. The answer stays below 8 KB.
 
-A finding that is present in `diagnosis.open_after` consecutive samples opens an alert. `diagnosis.close_after` samples without
+A finding in `diagnosis.open_after` consecutive samples opens an alert. `diagnosis.close_after` samples without
 it close the alert.
 
 Thresholds of your own are the policies `alert_unread_messages` and `alert_unread_age_s` (seconds) of a topic, of its
@@ -180,6 +177,8 @@ After a restart the broker reads its last window back from telemetry. Until samp
 of the run before, provisional, with `measured_until_ms` in its evidence.
 `eta_s` is the lag divided by the rate at which it shrinks. Where it does not shrink, `eta_s` is null with the reason
 `not_gaining`. How all this is checked: [measurements](research/measurements.md#diagnosis).
+
+The rules follow, with their evidence. A rule that names no severity is a warning.
 
 """
 
@@ -242,38 +241,36 @@ def diagnosis() -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    """Return the text of one rule: when it holds, its remedy, what is not observable, its evidence."""
-    hidden = "; ".join(rule.unobservable)
+    """Return the text of one rule: when it holds, its severity if that is not `warning`, its remedy, its evidence."""
+    severity = "" if rule.severity == "warning" else f" Severity: {rule.severity}."
     evidence = "".join(f"- `{name}`: {meaning}\n" for name, meaning in rule.evidence.items())
-    return (
-        f"#### {rule.name}\n\nHolds when {rule.holds}. Severity: {rule.severity}. Remedy: {rule.helps}."
-        f"{f' Not observable: {hidden}.' if hidden else ''}\n\n{evidence}"
-    )
+    return f"#### {rule.name}\n\nHolds when {rule.holds}.{severity} Remedy: {rule.helps}.\n\n{evidence}"
 
 
 def telemetry() -> str:
     """Return the section on telemetry: a table for each table of samples."""
     tables_with = Counter(column_row(column) for each in TABLES.values() for column in each.columns)
     shared = [row for row, count in tables_with.items() if count >= SHARED_COLUMN_TABLES]
-    head = ("column", "type", "unit", "meaning")
-    parts = [
-        TELEMETRY_TEXT,
-        f"### Telemetry: columns of several tables\n\nThe tables below list only the names of these columns.\n\n{table(head, shared)}",
-    ]
+    parts = [TELEMETRY_TEXT, f"### Telemetry: columns of several tables\n\n{columns(shared)}"]
     for each in TABLES.values():
         rows = [column_row(column) for column in each.columns]
         common = ", ".join(row[0] for row in rows if row in shared)
-        own = table(head, (row for row in rows if row not in shared))
+        own = columns(row for row in rows if row not in shared)
         parts.append(f"### Telemetry table: {each.name}\n\n{each.meaning}\n\nWith {common}, and:\n\n{own}")
     return "\n".join(parts)
 
 
-SHARED_COLUMN_TABLES: Final = 3
+SHARED_COLUMN_TABLES: Final = 2
 
 
-def column_row(column: TableColumn) -> tuple[str, str, str, str]:
-    kind = f"{column.kind.value}{', or null' if column.nullable else ''}"
-    return f"`{column.name}`", kind, column.unit, column.meaning
+def columns(rows: Iterable[tuple[str, str, str]]) -> str:
+    return "".join(f"- {name} ({kind}): {meaning}\n" for name, kind, meaning in rows)
+
+
+def column_row(column: TableColumn) -> tuple[str, str, str]:
+    """Return a column's name, its type and unit, and its meaning."""
+    unit = f", {column.unit}" if column.unit and not column.name.endswith(f"_{column.unit}") else ""
+    return f"`{column.name}`", f"{column.kind.value}{'?' if column.nullable else ''}{unit}", column.meaning
 
 
 TELEMETRY_TEXT: Final = """\
@@ -295,7 +292,7 @@ A row is one sample. A subject that has not changed is written again about once 
 holds for 75 s at the default interval, and a time without rows is a time without telemetry. Counters count since the broker
 started. A row with another `incarnation` comes from another start. In a file the rows of a subject lie together, the newest
 first. While the broker's clock is behind its last row, it writes nothing, so that each moment has one row. A clock
-that was set back by more than an hour is accepted.
+that was set back by more than an hour is accepted. Types with `?` may be null.
 """
 
 METRICS_PAGE: Final = """\
@@ -303,7 +300,8 @@ METRICS_PAGE: Final = """\
 
 `GET /metrics` on the metrics port (9040), in the text form of Prometheus. Beyond `metrics.topic_series_limit` topics the
 quietest are summed under `topic="_other"`. Series of subscriptions take at most 2 MiB (≈ 5 000 subscriptions): those with the least
-lag, and those of topics in `_other`, are summed under `subscription="_other"`, their oldest age is the greatest. Counters count since the broker started. A counter with labels shows a series
+lag, and those of topics in `_other`, are summed under `subscription="_other"`, their oldest age is the greatest. Counters count since the broker started. Kind and labels
+are in brackets. A counter with labels shows a series
 once it has counted something. Configuration of Prometheus, alert rules and dashboards: [observability](operating.md#observability).
 
 """
@@ -312,9 +310,9 @@ once it has counted something. Configuration of Prometheus, alert rules and dash
 def metrics() -> str:
     parts = [METRICS_PAGE]
     for area in MetricArea:
-        parts.append(f"### Metrics: {area}\n\n| metric | kind | labels | |\n|---|---|---|---|\n")
+        parts.append(f"### Metrics: {area}\n\n")
         parts += [
-            f"| `{one.shown_name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} | {one.text} |\n"
+            f"- `{one.shown_name}` ({', '.join((one.kind, *(f'`{label}`' for label in one.labels)))}): {one.text}\n"
             for one in METRICS.values()
             if one.area is area
         ]
@@ -323,7 +321,7 @@ def metrics() -> str:
 
 
 AI_CLIENTS: Final = """\
-## AI clients
+# AI clients
 
 The configuration to paste into each program. `danube mcp --print-config CLIENT` prints the same with the path of the program on
 your machine. The abilities of an assistant are on the page [administering with an AI assistant](ai-administration.md).
@@ -341,7 +339,7 @@ and a sign-in at a provider, were not run.
 
 """
 AI_CLIENTS_END: Final = """\
-### ChatGPT, Claude on the web, and others that connect from elsewhere
+## ChatGPT, Claude on the web, and others that connect from elsewhere
 
 Their connectors call a public HTTPS address and sign in by OAuth. The broker is the resource server. The authorization
 server is your identity provider (Keycloak, Entra ID, Auth0 …), which must support the registration of such clients. Configure the
@@ -380,7 +378,7 @@ def ai_clients() -> str:
     for client in McpClient:
         title, where = AI_PLACES[client]
         language = "sh" if client is McpClient.CLAUDE_CODE else "json"
-        parts.append(f"### {title}\n\n{where}\n\n")
+        parts.append(f"## {title}\n\n{where}\n\n")
         parts.append(f"```{language}\n{print_config(client, program=AI_PROGRAM)}\n```\n\n")
         try:
             text = print_config(client, url="http://127.0.0.1:8765/mcp")
@@ -395,8 +393,8 @@ def ai_clients() -> str:
 
 
 def reference() -> str:
-    """Return the page of all tables but those of the operations."""
-    sections = (configuration, error_codes, diagnosis, metrics, telemetry, console_page.section, ai_clients)
+    """Return the page of settings, errors, diagnosis, metrics and telemetry."""
+    sections = (configuration, error_codes, diagnosis, metrics, telemetry)
     return REFERENCE + "\n".join(section().rstrip() + "\n" for section in sections)
 
 
@@ -417,7 +415,13 @@ def connectors() -> str:
     return CONNECTORS + "\n".join(part.rstrip() + "\n" for part in parts)
 
 
-PAGES: Final = {"connectors.md": connectors, "operations.md": operations_page.page, "reference.md": reference}
+PAGES: Final = {
+    "ai-clients.md": ai_clients,
+    "connectors.md": connectors,
+    "console.md": console_page.page,
+    "operations.md": operations_page.page,
+    "reference.md": reference,
+}
 # What is no page: the words that shells complete
 WORDS: Final = ROOT / "cli" / "pydanube_cli" / "completion" / "words.json"
 

@@ -56,7 +56,8 @@ def page() -> str:
         parts.append(f"## {group}\n")
         if group in notes:
             parts.append(notes.pop(group))
-        parts += [_operation(each, shown) for each in OPERATIONS.values() if each.group == group]
+        said: set[str] = set()  # meanings of fields, once an area
+        parts += [_operation(each, shown, said) for each in OPERATIONS.values() if each.group == group]
     assert not notes, f"{NOTES.name}: there is no group {', '.join(notes)}"
     return "\n".join(parts)
 
@@ -78,7 +79,7 @@ def _index() -> str:
     )
 
 
-def _operation(operation: Operation, shown: dict[type[BaseModel], str]) -> str:
+def _operation(operation: Operation, shown: dict[type[BaseModel], str], said: set[str]) -> str:
     parts = [f"### {operation.name}\n\n{operation.summary}\n\n{', '.join(_facts(operation))}.\n"]
     own = [each for each in operation.arguments if each.name not in OF_LISTS or each.required]
     of_lists = [f"`{each.name}`" for each in operation.arguments if each not in own]
@@ -93,7 +94,7 @@ def _operation(operation: Operation, shown: dict[type[BaseModel], str]) -> str:
         parts.append(f"Still to come: {', '.join(f'`{name}`' for name in operation.later_arguments)}.\n")
     lines = [f"{operation.command_line(each.arguments):<60} # {each.note}" for each in operation.examples]
     parts.append("```sh\n" + "\n".join(lines) + "\n```\n")
-    parts.append(_result(operation, shown))
+    parts.append(_result(operation, shown, said))
     return "\n".join(parts)
 
 
@@ -121,12 +122,17 @@ def _facts(operation: Operation) -> Iterator[str]:
 
 
 def _arguments(arguments: Iterable[Argument]) -> str:
-    lines = []
+    """Return the list of arguments. Required names of the things that the call is about need no line of their own."""
+    lines, names = [], []
     for each in arguments:
         kind = _kind(each)
+        if kind == "required" and each.help in (_OF_TOPIC, "Its name"):
+            names.append(f"`{each.name}`")
+            continue
         meaning = "" if each.help == _OF_TOPIC else f": {each.help}"
         lines.append(f"- `{each.name}`{f' ({kind})' if kind else ''}{meaning}\n")
-    return "".join(lines)
+    needed = f"Requires {' and '.join(names)}.\n" if names else ""
+    return needed + ("\n" if needed and lines else "") + "".join(lines)
 
 
 def _kind(argument: Argument) -> str:
@@ -142,8 +148,8 @@ def _kind(argument: Argument) -> str:
     return ", ".join(filter(None, ("required" if argument.required else "", words, default)))
 
 
-def _result(operation: Operation, shown: dict[type[BaseModel], str]) -> str:
-    """Return the fields of a result with their types, then those whose class says what they mean."""
+def _result(operation: Operation, shown: dict[type[BaseModel], str], said: set[str]) -> str:
+    """Return the fields of a result with their types, then those whose class says what they mean and which are not in `said`."""
     model, schema = operation.result, operation.output_schema
     if model in shown:
         return f"Result: as of [{shown[model]}](#{shown[model].replace('.', '')}).\n"
@@ -162,7 +168,8 @@ def _result(operation: Operation, shown: dict[type[BaseModel], str]) -> str:
             meanings |= _meanings(model, beside)
     else:
         fields, meanings = _fields(schema), dict(_meanings(model, properties))
-    lines = [f"- `{name}`: {meaning}" for name, meaning in meanings.items()]
+    lines = [line for name, meaning in meanings.items() if (line := f"- `{name}`: {meaning}") not in said]
+    said.update(lines)
     text = f"{word}: {fields}.\n" if fields else f"{word}: the fields of every change.\n"
     return text + ("\n" + "\n".join(lines) + "\n" if lines else "")
 

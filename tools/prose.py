@@ -32,8 +32,8 @@ PRODUCT: Final = (
 )  # fmt: skip
 # Pages and rooms whose text is held to the bounds.
 PAGES: Final = (
-    "ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/administration.md", "docs/cluster-metadata.md", "docs/cluster.md",
-    "docs/concepts.md", "docs/connect.md", "docs/connectors.md", "docs/data-formats.md", "docs/delivery.md", "docs/design.md", "docs/faq.md",
+    "ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/administration.md", "docs/ai-clients.md", "docs/cluster-metadata.md", "docs/cluster.md",
+    "docs/concepts.md", "docs/connect.md", "docs/connectors.md", "docs/console.md", "docs/data-formats.md", "docs/delivery.md", "docs/design.md", "docs/faq.md",
     "docs/interface.md", "docs/javascript.md", "docs/links.md", "docs/operating.md", "docs/cold-tier.md", "docs/backup.md", "docs/operations.md",
     "docs/permissions.md", "docs/python.md", "docs/quickstart.md", "docs/reference.md", "docs/security.md", "docs/spark.md", "docs/upgrading.md",
 )  # fmt: skip

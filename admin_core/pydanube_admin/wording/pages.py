@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 SHIPPED: Final = (
-    "quickstart", "faq", "concepts", "delivery", "python", "administration", "ai-administration", "javascript",
+    "quickstart", "faq", "concepts", "delivery", "python", "administration", "ai-administration", "ai-clients", "console", "javascript",
     "connect", "connectors", "spark", "data-formats", "operating", "cold-tier", "backup", "upgrading", "security", "permissions",
     "cluster", "cluster-metadata", "links", "operations", "reference", "interface",
 )  # fmt: skip

@@ -221,7 +221,7 @@ class Delivery(Section):
     max_redelivery_count: Limit = Field(
         default=5, description="redeliveries before the poison policy applies"
     )
-    poison_policy: PoisonPolicy = Field(default="block", description="dead_letter, block or drop")
+    poison_policy: PoisonPolicy = Field(default="block", description="fate of a message after that")
 
 
 class Tier(Section):
@@ -245,7 +245,7 @@ class Tier(Section):
     )
     anonymous: Switch = Field(default=False, description="use a public store without credentials")
     encryption: Encryption | None = Field(
-        default=None, description="server-side encryption of written objects: AES256 or aws:kms"
+        default=None, description="server-side encryption of written objects"
     )
     kms_key: Text | None = Field(default=None, description="key id for aws:kms. The bucket's own if unset")
     take_over: Limit | None = Field(
@@ -349,7 +349,7 @@ class Telemetry(Section):
 class Mcp(Section):
     """Settings of the MCP face."""
 
-    profile: Profile = Field(default="default", description="default or full set of tools")
+    profile: Profile = Field(default="default", description="set of tools")
     confirm: Confirm = Field(
         default="auto", description="auto, or human: a person confirms each plan that destroys"
     )
@@ -372,8 +372,8 @@ class Metrics(Section):
 class Log(Section):
     """The log goes to stderr, and to a collector if one is named."""
 
-    level: Level = Field(default="info", description="debug, info, warning or error")
-    format: Format = Field(default="text", description="text or json")
+    level: Level = Field(default="info", description="least severity that is logged")
+    format: Format = Field(default="text", description="form of a line")
     otlp: Text | None = Field(
         default=None, description="send the log to this OpenTelemetry collector too, as http://host:4318"
     )
