@@ -91,6 +91,11 @@ def _of_the_system(error: OSError) -> ClusterError:
         return Internal(
             f"input or output failed: {why}. Look at the input and the output of the command", reason=why
         )
+    folder = (
+        os.path.dirname(os.fspath(error.filename)) if isinstance(error.filename, str | os.PathLike) else ""
+    )
+    if error.errno == errno.ENOENT and folder and not os.path.isdir(folder):
+        why = f"the folder {folder} does not exist. Make it, or name another"
     return InvalidArgument(f"{where}{why}", field="file", value=error.filename)
 
 

@@ -181,10 +181,9 @@ def clock_findings(
         )
         return
     if ntp_state == TIME_ERROR:
-        text = "nothing keeps the clock right"
-        level = Level.WARNING
+        text, level = "no time service keeps the clock right", Level.WARNING
         if contained:
-            text, level = f"{text}, as far as this container sees: its host must", Level.SKIPPED
+            text, level = f"{text} in this container: its host has to", Level.SKIPPED
         yield Finding(check="clock", level=level, summary=text, remedy=_SYNC_CLOCK)
     elif ntp_state is None:
         text = "plausible, but perhaps not synchronised"

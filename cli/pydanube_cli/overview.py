@@ -71,12 +71,14 @@ def print_group(word: str, summary: str, verbs: Mapping[str, str]) -> None:
 
 def unknown_word(word: str, words: Sequence[str], *, group: str | None = None) -> InvalidArgument:
     """The usage error for a word that is no command (or verb of `group`). `words` may be groups with a verb."""
+    kind = "option" if word.startswith("-") else "verb" if group else "command"
+    if kind == "option":
+        words = ("--help",) if group else ("--help", "--version")
     of_a_group = [each for each in words if each.endswith(f" {word}")]
     close = of_a_group or difflib.get_close_matches(word, words, n=1, cutoff=0.5)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    what = f"danube {group} has no verb {word!r}" if group else f"danube has no command {word!r}"
-    field = "verb" if group else "command"
-    error = InvalidArgument(what + hint, field=field, value=word, suggestion=close[0] if close else None)
+    what = f"danube{f' {group}' if group else ''} has no {kind} {word!r}"
+    error = InvalidArgument(what + hint, field=kind, value=word, suggestion=close[0] if close else None)
     return with_help(error, f"danube {group} --help" if group else "danube --help")
 
 

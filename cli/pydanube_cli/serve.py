@@ -53,7 +53,8 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
         moved[name] = port + offset
         if not 1 <= moved[name] <= 65_535:
             raise InvalidArgument(
-                f"--port-offset {offset} moves server.{name} from {port} to {moved[name]}, which is no port",
+                f"--port-offset {offset} moves server.{name} from {port} to {moved[name]}, which is no port. "
+                f"Offsets up to {65_535 - max(getattr(settings.server, each) for each in moved)} work",
                 field="port_offset",
                 value=offset,
             )

@@ -83,11 +83,11 @@ class Outage:
         self._told_reason, self._told_at_s = reason, loop.time()
         others = len(self._waiting) - 1
         _log.warning(
-            "%s%s: %s. Trying for up to %g s",
+            "%s%s for up to %g s: %s",
             sentence,
             f" (and {others} more)" if others else "",
-            reason or "it has not answered yet",
             self._max_elapsed_s,
+            reason or "it has not answered yet",
         )
         self._told = True
 

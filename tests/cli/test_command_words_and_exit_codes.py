@@ -161,6 +161,29 @@ def test_a_verb_without_its_group_is_shown_with_it(danube: Danube) -> None:
     assert "did you mean reports lag or subscriptions lag?" in danube("lag").err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--versio",), "danube has no option '--versio'; did you mean --version?"),
+        (("topics", "--hlep"), "danube topics has no option '--hlep'; did you mean --help?"),
+        (("produce", "t", "-f", "/nowhere/x"), "-f /nowhere/x does not exist. Name a file, or - for stdin"),
+        (("produce", "t", "-f", "/tmp"), "-f /tmp is a folder. Name a file, or - for stdin"),
+        (("up", "--config", "no.toml"), "No such file or directory. danube config init no.toml writes one"),
+        (("up", "--port-offset", "60000"), "which is no port. Offsets up to 15484 work"),
+        (
+            ("config", "init", "/nowhere/x.toml"),
+            "the folder /nowhere does not exist. Make it, or name another",
+        ),
+    ],
+)
+def test_an_error_names_the_word_the_value_and_the_remedy(
+    danube: Danube, words: tuple[str, ...], says: str
+) -> None:
+    ran = danube(*words)
+    assert ran.code == 2
+    assert says in ran.err
+
+
 def test_near_miss_of_a_verb_is_suggested_also_in_json(danube: Danube) -> None:
     ran = danube("topics", "lits", "--json")
     assert ran.code == 2

@@ -79,7 +79,7 @@ def test_a_clock_that_is_a_minute_off_is_told_by_what_was_written_before() -> No
     assert [f.level for f in clock(now, ntp_state=TIME_ERROR)] == [Level.WARNING]
     [inside] = clock(now, ntp_state=TIME_ERROR, contained=True)
     assert (inside.level, inside.in_order) == (Level.SKIPPED, True)
-    assert "its host must" in inside.summary
+    assert "its host has to" in inside.summary
     assert [f.level for f in clock(1.0)] == [Level.PROBLEM]
 
 

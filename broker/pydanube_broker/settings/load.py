@@ -188,8 +188,9 @@ def _from_file(file: Path) -> Iterator[tuple[str, str, Any, Source]]:
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except OSError as error:
+        remedy = f". danube config init {file} writes one" if isinstance(error, FileNotFoundError) else ""
         raise InvalidArgument(
-            f"cannot read the settings file {file}: {error.strerror}", field="config", value=str(file)
+            f"cannot read the settings file {file}: {error.strerror}{remedy}", field="config", value=str(file)
         ) from None
     except UnicodeDecodeError as error:
         raise InvalidArgument(
@@ -284,7 +285,7 @@ def _misspelled(env: Mapping[str, str]) -> Iterator[Problem]:
                 key=variable,
                 value="…" if plain[meant] in map(_variable, ENVIRONMENT_ONLY) else value,
                 source=Source(kind=SourceKind.ENV, where=variable),
-                message="no setting is called so (two underscores part section and key)",
+                message="there is no such setting. Two underscores separate section and key",
                 suggestion=plain[meant],
             )
 

@@ -120,7 +120,7 @@ def _write(path: Path, text: str) -> Path:
 def completion(
     *,
     common: Common,
-    shell: Annotated[Literal["bash", "zsh", "fish"], argument(metavar="bash|zsh|fish", help="Whose script.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
     """Print the completion script of a shell: words, flags, and names of topics, subscriptions … from the broker.
 

@@ -236,7 +236,10 @@ def _source(options: ProduceOptions) -> Any:
         return lambda: (split_lines if delimiter == "line" else whole)(stdin_pieces())
     assert file is not None, "from_stdin otherwise"
     if not file.exists() or file.is_dir():
-        raise InvalidArgument(f"there is no file {file}", field="file", value=str(file))
+        fault = "is a folder" if file.is_dir() else "does not exist"
+        raise InvalidArgument(
+            f"-f {file} {fault}. Name a file, or - for stdin", field="file", value=str(file)
+        )
     if delimiter == "line":
         return lambda: _repeated(lambda: split_lines(file_pieces(file)), count)
     return lambda: _repeated(lambda: whole(file_pieces(file)), count)

@@ -74,7 +74,8 @@ class Window:
     def refuse_size(self, size: int) -> NoReturn:
         """Raise `MessageTooLarge`."""
         raise MessageTooLarge(
-            f"{self.topic}: a message of {size} bytes. The topic takes {self.max_message_bytes} of payload",
+            f"{self.topic}: a message of {size} bytes. The topic takes {self.max_message_bytes} of payload. Send less, "
+            "or raise max_message_size of the topic and topics.max_message_bytes of its broker",
             field="payload",
             value=size,
             topic=self.topic,
