@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from pydanube_tui.actions import ACTIONS, Action
@@ -11,15 +10,6 @@ from pydanube_tui.themes import LOOKS
 from pydanube_tui.views import VIEWS
 
 from tools.tables import table
-
-SCREENS: Final = Path(__file__).resolve().parent.parent / "tests/tui/__snapshots__/test_screens"
-# Pictures are the screens that tests/tui/test_screens.py holds the console to.
-PICTURES: Final = {
-    "console-overview.svg": "test_view[overview-80x24].svg",
-    "console-subscriptions.svg": "test_view[subscriptions-80x24].svg",
-    "console-subscription.svg": "test_view[subscription-80x24].svg",
-    "console-messages.svg": "test_view[messages-80x24].svg",
-}
 
 HEAD: Final = """\
 # The console
@@ -43,9 +33,13 @@ dimmed. A lost connection is red, with the number of tries, and is opened again 
 keys, `:` goes to any view, `/` filters, and escape returns.
 
 A chart begins at 0 and covers the last hour. Its peak is written beside it. Rates far above the others are drawn as `▲`,
-because their scale would flatten the rest. Unread messages are always drawn to scale.
+because their scale would flatten the rest. Unread messages are always drawn to scale. Small charts in tables also begin at 0, and
+end at their highest value.
 
 ![Subscriptions](console-subscriptions.svg)
+
+The lists of topics and subscriptions begin with their sums. `!` leaves only the rows that are not well. The underlined letter of a
+title sorts by the column. Escape leads back to the row and the filter of the view before.
 
 A refresh keeps the selected row, by its name, at its line. Until a key moves the cursor, the first row stays selected instead,
 because new findings are added at the top. ↑ and ↓ mark numbers that the last refresh changed. Enter opens a row. On a finding
@@ -138,9 +132,9 @@ def page() -> str:
         head = ("key", "action", "where", "effect") if where else ("key", "action", "effect")
         parts += [f"### {group}\n\n{table(head, (_key(each, where=where) for each in actions))}\n"]
     parts += [
-        "The cursor moves with the arrows, `j k g G`, page up and down, home and end. A column's capital letter, which `?` "
+        "The cursor moves with the arrows, `j k g G`, page up and down, home and end. A column's capital letter, which its title "
     ]
-    parts += ["names, sorts by it.\n\n", END.format(themes=", ".join(f"`{name}`" for name in LOOKS))]
+    parts += ["and `?` show, sorts by it.\n\n", END.format(themes=", ".join(f"`{name}`" for name in LOOKS))]
     return "".join(parts)
 
 
@@ -158,9 +152,3 @@ def _key(action: Action, *, where: bool) -> tuple[str, ...]:
     keys = " ".join(f"`{key}`" for key in action.keys)
     views = (", ".join(action.views),) if where else ()
     return keys, f"`{action.id}`", *views, action.help
-
-
-def pictures() -> Iterator[tuple[str, str]]:
-    """The pictures of the page, by their names."""
-    for name, source in PICTURES.items():
-        yield name, (SCREENS / source).read_text(encoding="utf-8")

@@ -51,6 +51,42 @@ async def test_enter_goes_to_the_detail_and_escape_back(cluster: Administered) -
         assert app.target.view == "subscriptions"
 
 
+async def test_the_way_back_leads_to_the_filter_and_the_row(cluster: Administered) -> None:
+    for number in range(5):
+        await add_topic(cluster, f"/default/t{number}", messages=number)
+    async with opened(cluster, "topics") as (app, press):
+        await press("/", *"default/t", "enter", "down", "down", "enter")
+        assert app.target == Target(view="topic", arguments={"topic": "/default/t2"})
+        await press("escape")
+        assert keys_shown(app) == [f"/default/t{number}" for number in range(5)]
+        assert app.grid.selected is not None
+        assert app.grid.selected.key == "/default/t2"
+        await press("escape", ":", *"clients", "enter", "-")
+        assert app.filter is None, "a new visit begins at the top"
+        assert app.grid.cursor == 0
+
+
+async def test_lists_begin_with_their_sums(cluster: Administered) -> None:
+    for number in (1, 2):
+        await add_topic(cluster, f"/default/t{number}", messages=number)
+    async with opened(cluster, "topics") as (app, press):
+        messages = sum(row.item["messages"] for row in app.page.rows)
+        assert f"{len(app.page.rows)} topics · {messages} messages" in screen(app)
+        await press(":", *"lag", "enter")
+        unread = sum(row.item["lag_messages"] for row in app.page.rows)
+        assert f"{len(app.page.rows)} subscriptions · {unread} unread" in screen(app)
+
+
+async def test_the_letter_that_sorts_is_marked_in_the_title(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, _):
+        titles = app.grid.render_line(len(app.page.head))
+        marked = [each.text for each in titles if each.style is not None and each.style.bold]
+        shown = [
+            column.key for column in app.grid.columns if column.key.casefold() in column.title.casefold()
+        ]
+        assert [each.upper() for each in marked] == shown
+
+
 async def test_history_and_the_view_before(cluster: Administered) -> None:
     async with opened(cluster, "topics") as (app, press):
         await press(":", *"lag", "enter")

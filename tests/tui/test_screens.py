@@ -16,7 +16,7 @@ from pydanube_tui.cluster import Cluster, Options, State
 from pydanube_tui.console import Console
 from pydanube_tui.files import picture
 from pydanube_tui.grid import SEEN
-from pydanube_tui.page import Cell, Item, line
+from pydanube_tui.page import Cell, Item, Tone, line
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.view import Situation
@@ -184,3 +184,18 @@ async def test_a_dialog_lies_over_the_table_that_it_was_opened_from(ansi: bool) 
     assert beside == [line[:10] for line in table[2:8]]
     assert any(each.strip() for each in beside)
     assert "every key" in "\n".join(dialog)
+
+
+@pytest.mark.parametrize("view", [view.name for view in VIEWS.values() if view.faults])
+async def test_one_key_leaves_the_rows_that_are_not_well(view: str) -> None:
+    async with screened(view, LARGE) as app:
+        every = [row.key for row in app.grid.rows]
+        for _ in range(2):
+            app.perform(app.keys_here["!"])
+            assert app.filter is not None
+            left = [row.key for row in app.grid.rows]
+            tones = {row.key: {cell.tone for cell in map(row.cell, range(2))} for row in app.page.rows}
+            assert left == [key for key in every if not tones[key] & {Tone.GOOD}]
+            app.perform(app.keys_here["!"])
+            assert [row.key for row in app.grid.rows] == every
+        assert left != every or view == "connectors"  # none of the recorded connectors is well

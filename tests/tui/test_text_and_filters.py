@@ -93,8 +93,14 @@ def test_sizes_and_spans() -> None:
 
 def test_a_sparkline_shows_what_is_not_known_as_a_gap() -> None:
     assert sparkline([0, None, 7, 3.5]) == "▁ █▅"
-    assert sparkline([5, 5]) == "▁▁"
     assert sparkline([None]) == ""
+
+
+def test_a_sparkline_begins_at_0_so_that_a_small_change_looks_small() -> None:
+    assert sparkline([1000, 1001]) == "██"
+    assert sparkline([5, 5]) == "██"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([500, 1000]) == "▅█"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ Go
   go.earlier | [ | earlier | back in the history of views
   go.later | ] | later | forth in the history of views
 Row
-  row.enter | enter | open | the detail of the row, or of a finding carry out its next call
+  row.enter | enter | open | open the row. On a finding: make its next call
   row.json | y | json | the whole row as JSON
   row.copy | c | copy | copy the row's name, report the copied text, and keep it in a file too
   row.copy_json | ctrl+j | copy json | copy the row as JSON
@@ -75,23 +75,24 @@ Row
   row.dead_letters | d | dead letters | messages that the subscription gave up | subscriptions subscription
   row.objects | b | objects | objects of the topic in the cold tier | topics topic
   schemas.compare | d | diff | the version against the one before, or two marked ones | schema
-  schemas.check | x | try a schema | would a new version be compatible | schemas schema
+  schemas.check | x | try a schema | check whether a new version would be compatible | schemas schema
   objects.verify | x | verify | read every object of the topic and check it | objects
   audit.verify | x | verify | check the chain of all records | audit
 Table
   table.filter | / | filter | narrow: text, /regex/, ~fuzzy, !not, lag:>1k, status:stuck, age:>5m
+  table.faults | ! | faults | only the rows that are not well, and back to all | topics subscriptions brokers connectors
   table.sort | o | sort | sort by the next column. Its capital letter sorts by a column directly
   table.reverse | v | reverse | turn the order round
   table.columns | t | columns | choose and order the columns. Remembered for each view
-  table.export | e | export | the rows in the filter as CSV or JSON into a file
-  messages.follow | f | follow | read on, or stand: a standing view loses nothing | messages
+  table.export | e | export | write the rows in the filter to a file, as CSV or JSON
+  messages.follow | f | follow | follow new messages, or stop. A stopped view loses nothing | messages
   messages.jump | w | jump | to offset:42, time:-15m, earliest, latest | messages
   messages.form | d | decoded/raw/hex | how payloads are shown | messages
 Screen
   screen.help | ? f1 | help | explain the screen and every key
   screen.palette | ctrl+p | palette | find any action or view by its name
   screen.refresh | r | refresh | ask the cluster now
-  screen.pause | p | pause | stop refreshing, and go on
+  screen.pause | p | pause | stop refreshing, or continue
   screen.faster | < | faster | refresh twice as often
   screen.slower | > | slower | refresh half as often
   screen.theme | f2 | theme | the next theme: dark, light, contrast, colour-blind, ansi
@@ -129,7 +130,7 @@ Change (--allow-writes)
   connectors.delete | ctrl+d | delete | delete the declaration of the connector | connectors connector
   plans.discard | ctrl+d | discard | throw the plan away | plans plan
   changes.undo | u | undo | take the change back | audit change
-  faces.freeze | z | freeze | let the face of this record read and change nothing: stops an assistant | audit change
+  faces.freeze | z | freeze | allow only reads through the face of this record. This stops an assistant | audit change
   faces.thaw | a | thaw | lift the freeze of a face | audit change
   dead_letters.replay | a | put back | deliver the originals of the marked letters again | dead-letters
   dead_letters.drop=topics.truncate | ctrl+t | drop | delete the letters before a position | dead-letters

@@ -32,7 +32,7 @@ from pydanube_tui.bars import footer, freshness, header
 from pydanube_tui.cluster import Cluster, Connection, Options, State, bearable
 from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
 from pydanube_tui.files import Memory
-from pydanube_tui.filters import Filter, FilterError, RowsInSight
+from pydanube_tui.filters import Filter, FilterError, RowsInSight, parse
 from pydanube_tui.grid import MANY, Grid
 from pydanube_tui.page import MISREAD, Column, Line, PageContent, Row, Target, Tone, dim, line
 from pydanube_tui.payloads import json_text
@@ -125,6 +125,9 @@ class Board(App[None]):
         self.marked: set[str] = set()
         self.feed: Feed | Tail | None = None
         self._left: dict[tuple[str, ...], Feed] = {}  # feeds of views that were open: their charts go on
+        # filter and selected row of these views, and of the present one until its first page is on the screen
+        self._stood: dict[tuple[str, ...], tuple[str, str]] = {}
+        self._returning: tuple[str, str] | None = None
         self.form = FORMS[0]  # of payloads
         self.situation = self._situation()
         self._in_sight = RowsInSight()
@@ -208,6 +211,7 @@ class Board(App[None]):
         """Go to a place, which becomes the newest of the history."""
         if target == self.target:
             return
+        self._leave()
         del self.places[self.at + 1 :]
         self.places.append(target)
         del self.places[:-HISTORY]
@@ -217,14 +221,39 @@ class Board(App[None]):
     def step(self, steps: int) -> None:
         """Go forward in the history, or back if negative."""
         if 0 <= self.at + steps < len(self.places):
+            self._leave()
             self.at += steps
             self.open_view(fresh=True)
+            self._returning = self._stood.get(self._place)
+
+    @property
+    def _place(self) -> tuple[str, ...]:
+        """The present place in a form that can be a key."""
+        return (self.cluster.name, self.target.view, *sorted(map(str, self.target.arguments.items())))
+
+    def _leave(self) -> None:
+        """Keep the filter and the selected row of the present view for the way back."""
+        row = self.grid.selected if self.grid.held else None
+        self._stood.pop(self._place, None)
+        self._stood[self._place] = (self.filter.text if self.filter else "", row.key if row else "")
+        for oldest in list(self._stood)[:-HISTORY]:
+            del self._stood[oldest]
+
+    def _return(self) -> None:
+        """Filter and select as when the view was left."""
+        words, key = self._returning or ("", "")
+        self._returning = None
+        with suppress(FilterError):
+            self.filter = parse(words, self.page.columns) if words else None
+        self.draw(fresh=True)
+        self.grid.select(key)
 
     def open_view(self, *, fresh: bool) -> None:
         """Show the present view, as soon as its first answer arrives."""
         self._choose_actions()
         self.filter, self.page, self.situation = None, PageContent(empty="loading …"), self._situation()
         self.marked.clear()
+        self._returning = None
         self.workers.cancel_group(self, "tail")
         self.feed = self._feed()
         self.standing = Connection(state=State.CONNECTING)
@@ -241,9 +270,8 @@ class Board(App[None]):
         """Return the feed of the view: its operations, or a reader of messages."""
         arguments = self.target.arguments
         if not (self.view.live and arguments.get("topic")):
-            place = (self.cluster.name, self.target.view, *sorted(map(str, arguments.items())))
-            feed = Feed(self.caller, self.view, arguments, self._left.pop(place, None))
-            self._left[place] = feed  # at the end, as the newest
+            feed = Feed(self.caller, self.view, arguments, self._left.pop(self._place, None))
+            self._left[self._place] = feed  # at the end, as the newest
             for oldest in list(self._left)[:-LEFT]:
                 del self._left[oldest]
             return feed
@@ -265,7 +293,10 @@ class Board(App[None]):
                     self.page = PageContent(
                         head=[*(line((f" {each}", Tone.BAD)) for each in says), ()], empty=""
                     )
-            self.draw(fresh=first)
+            if self._returning is not None and self.page.columns:
+                self._return()
+            else:
+                self.draw(fresh=first)
             first = False
             pace_s = LIVE_S if isinstance(feed, Tail) else self.refresh_s
             self.settled.set()

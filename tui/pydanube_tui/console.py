@@ -160,6 +160,7 @@ class Console(Board):
             "row.mark": self._mark,
             "row.mark_all": self._mark_all,
             "table.filter": lambda: self._ask("/"),
+            "table.faults": self._faults,
             "table.sort": lambda: self._sort(None),
             "table.reverse": self._reverse,
             "table.columns": self._choose_columns,
@@ -332,6 +333,12 @@ class Console(Board):
         column = next(each for each in self.page.columns if each.name == name)
         falling = not now[1] if now is not None and now[0] == name else bool(column.unit)
         self.memory.keep(self.target.view, "sort", (name, falling))
+        self.draw()
+
+    def _faults(self) -> None:
+        """Filter by the view's own words for rows that are not well, or end that filter."""
+        words = self.view.faults
+        self.filter = None if self.filter and self.filter.text == words else parse(words, self.page.columns)
         self.draw()
 
     def _reverse(self) -> None:

@@ -186,6 +186,12 @@ class Grid(ScrollView, can_focus=True):
         elif line >= self._offset + height:
             self.scroll_to(y=line - height + 1, animate=False, immediate=True)
 
+    def select(self, key: str) -> None:
+        """Put the cursor on the row of a key, if it is shown."""
+        at = next((at for at, row in enumerate(self.rows) if row.key == key), None)
+        if at is not None:
+            self.go_to(at)
+
     def _repaint(self, at: int) -> None:
         y = len(self.page.head) + 1 + at - self._offset
         self.refresh(Region(0, y, self.size.width, 1))
@@ -273,7 +279,12 @@ class Grid(ScrollView, can_focus=True):
             title = column.title
             if self.sorted_by is not None and self.sorted_by[0] == column.name:
                 title = f"{title[: cells - 1]}{'▼' if self.sorted_by[1] else '▲'}"
-            segments.append(Segment(self._fit(title, cells, right=column.right) + " " * GAP, style))
+            text = self._fit(title, cells, right=column.right) + " " * GAP
+            at = text.casefold().find(column.key.casefold()) if column.key else -1
+            if at >= 0:  # the letter that sorts by the column
+                letter = style + Style(bold=True, underline=not style.underline)
+                segments += [Segment(text[:at], style), Segment(text[at], letter)]
+            segments.append(Segment(text[at + 1 :], style))
         return Strip(segments).adjust_cell_length(self.size.width, style)
 
     def _row(self, at: int) -> Strip:

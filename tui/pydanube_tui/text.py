@@ -166,18 +166,10 @@ def clock(time: str | None) -> str:
 
 
 def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
-    """Return the last values as blocks, scaled from the lowest to the highest. Unknown is a blank."""
+    """Return the last values as blocks, on a scale from 0 to the highest. Unknown is a blank."""
     shown = list(values)[-cells:]
-    known = [value for value in shown if value is not None]
-    if not known:
-        return ""
-    low, high = min(known), max(known)
-    reach = (high - low) or 1.0
-    blocks = [
-        " " if value is None else _BLOCKS[0] if high == low else _BLOCKS[round((value - low) / reach * 7)]
-        for value in shown
-    ]
-    return "".join(blocks)
+    top = max((value for value in shown if value is not None), default=None)
+    return "" if top is None else "".join(_bar(value, top) for value in shown)
 
 
 def chart(values: Sequence[float | None], cells: int, *, cut: bool = True) -> tuple[str, float | None]:

@@ -192,6 +192,7 @@ class View:
         rows: instead of `items`, if rows of several kinds stand together, with their own cells.
         takes: names of its arguments, in the order they are typed after `:`. Those of `may` can be left out.
         measures: answers -> name -> a number whose last `SAMPLES` values are kept.
+        faults: the filter that leaves the rows that are not well.
         dated: the answers whose time is the page's. The first that has one counts.
         instead: another view for some arguments, under the same name.
     """
@@ -209,6 +210,7 @@ class View:
     head: Callable[[Situation], Sequence[Line]] = lambda _: ()
     empty: str = "nothing here"  # shown instead of rows
     sort: tuple[str, bool] | None = None  # column and whether falling. None: unsorted
+    faults: str = ""
     dated: tuple[str, ...] = ("list",)
     aliases: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()

@@ -227,5 +227,6 @@ BROKERS: Final = View(
     enter=lambda item: Target(view="broker", arguments={"broker_id": item["broker_id"]}),
     head=_head,
     empty="no broker answers",
+    faults="!state:active",
     aliases=("balance",),
 )

@@ -50,6 +50,7 @@ LIST: Final = View(
     enter=lambda item: Target(view="connector", arguments={"connector": item["connector"]}),
     empty="no connectors. danube connectors create NAME --file FILE declares one",
     sort=("connector", False),
+    faults="!state:running",
 )
 
 

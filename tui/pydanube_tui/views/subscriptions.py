@@ -114,6 +114,20 @@ def blocked_by(item: Item) -> str:
     return shown(item["blocked_by"]) if item.get("blocked_by") else ""
 
 
+def _joined(situation: Situation) -> list[Item]:
+    return situation.once("joined", lambda: merged(situation.items()))
+
+
+def _totals(situation: Situation) -> list[Line]:
+    items = _joined(situation)
+    if len(items) < 2:
+        return []
+    unread, out = (sum(item[name] or 0 for item in items) for name in ("lag_messages", "consume_rate"))
+    unwell = sum(rank(item["status"]) >= rank("SLOW") for item in items)
+    parts = (counted(len(items), "subscription"), f"{count(unread)} unread", f"out {rate(out)}")
+    return [line(dim(f"  {' · '.join(parts)}"), (f" · {unwell} not well" if unwell else "", Tone.WARN))]
+
+
 LIST: Final = View(
     name="subscriptions",
     title="Subscriptions",
@@ -142,10 +156,12 @@ LIST: Final = View(
         words("type", "Y 10 drop=9", lambda item: item["type"].replace("_", "-"), tone=Tone.DIM),
         words("blocked", "12-30 drop=7", blocked_by, title="blocked by", tone=Tone.WARN),
     ),
-    items=lambda situation: merged(situation.items()),
+    items=_joined,
     key=key_of,
     enter=place_of_subscription,
+    head=_totals,
     empty="no subscriptions. One is made by a consumer, or by danube subscriptions create",
+    faults="!status:caught !status:catching",
     sort=("status", True),
     aliases=("subs", "lag", "s"),
     may=("topic",),

@@ -9,7 +9,7 @@ from pydanube_core.units import counted
 
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, headings, line
-from pydanube_tui.text import chart, clock, count, rate, shown, size
+from pydanube_tui.text import chart, clock, count, rate, shown, size, sparkline
 from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, listed
 from pydanube_tui.views.charts import scale
 from pydanube_tui.views.subscriptions import merged, place_of_subscription
@@ -19,6 +19,10 @@ from pydanube_tui.views.wording import broker_names, finding_lines, health_cell,
 def _growth(item: Item, situation: Situation) -> Cell:
     grows = situation.rate(item["topic"])
     return Cell(count(grows), Tone.ACCENT if grows else Tone.DIM, grows)
+
+
+def _history(item: Item, situation: Situation) -> Cell:
+    return Cell(sparkline(situation.rates(item["topic"]), 20), Tone.ACCENT)
 
 
 def _partitions(item: Item) -> Cell:
@@ -45,10 +49,33 @@ def _owner(item: Item, situation: Situation) -> Cell:
     return Cell(shown(name), Tone.DIM, name)
 
 
+_ALL: Final = ""  # the series of all topics together
+
+
 def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
     topics = answers.get("list")
     items = topics["items"] if isinstance(topics, Mapping) else ()
-    return {item["topic"]: float(item["messages"]) for item in items}
+    found = {item["topic"]: float(item["messages"]) for item in items}
+    return found | {_ALL: sum(found.values())}
+
+
+def _totals(situation: Situation) -> list[Line]:
+    items = situation.items()
+    if len(items) < 2:
+        return []
+    sums = {
+        name: sum(item[name] or 0 for item in items)
+        for name in ("messages", "bytes", "producers", "consumers")
+    }
+    parts = (
+        counted(len(items), "topic"),
+        f"{count(sums['messages'])} messages",
+        f"{size(sums['bytes'])}B",
+        f"in {rate(situation.rate(_ALL))}",
+        counted(sums["producers"], "producer"),
+        counted(sums["consumers"], "consumer"),
+    )
+    return [line(dim(f"  {' · '.join(parts)}"))]
 
 
 LIST: Final = View(
@@ -61,7 +88,7 @@ LIST: Final = View(
     columns=(
         words("topic", "N 20-90 grows", tone=Tone.STRONG),
         moving("health", "H 10 drop=1", _health),
-        custom("parts", "P 5 drop=4 right count", _partitions),
+        custom("parts", "P 5 drop=3 right count", _partitions),
         number("messages", "M 8 marks"),
         moving("in", "I 7 drop=1 right count", _growth, title="in/s"),
         number("bytes", "B 7 bytes"),
@@ -70,10 +97,13 @@ LIST: Final = View(
         number("subscriptions", "S 4", title="subs"),
         words("kind", "K 12 drop=5", lambda item: item["dispatch_strategy"].replace("_", "-"), tone=Tone.DIM),
         column("owner", "O 12-22 drop=6", cell=_owner),
+        moving("history", "20 drop=4", _history, title="in so far"),
     ),
     key=lambda item: str(item["topic"]),
     enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
+    head=_totals,
     empty="no topics. One is made by a producer, or by n (danube topics create)",
+    faults="!health:well",
     sort=("topic", False),
     aliases=("t",),
     may=("namespace",),
