@@ -435,7 +435,6 @@ def main() -> int:
     if write_or_compare({DECLARATIONS: file_text(OPERATIONS.values())}, check=check, remedy=remedy):
         return 1
     written = {DOCS / name: HEAD + write().rstrip() + "\n" for name, write in PAGES.items()}
-    written |= {DOCS / name: text for name, text in console_page.pictures()}
     words = completion_words.text(
         command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of
     )

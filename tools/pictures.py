@@ -1,6 +1,7 @@
-"""Take the pictures of the README from a running broker: the console at work, and an assistant that undoes what it did.
+"""Take the pictures of the README and of docs/console.md from a running broker: the console at work, and an assistant that undoes what it did.
 
-    python -m tools.pictures                      docs/first-hour.svg, from a broker and a shop of their own (seven minutes)
+    python -m tools.pictures                      docs/first-hour.svg and docs/console-*.svg, from a broker and a shop of
+                                                  their own (seven minutes)
     python -m tools.pictures --look FOLDER        each view at 80x24, 120x40 and 200x50, to be looked at
 
 The moving picture is one SVG whose frames take turns by CSS, so that it moves wherever a page shows it as an image. Nothing
@@ -38,6 +39,12 @@ sys.path.insert(0, str(ROOT))
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command  # noqa: E402
 
 PICTURE: Final = ROOT / "docs" / "first-hour.svg"
+#: those of docs/console.md besides the overview, by the last part of their names
+PAGE_PICTURES: Final = {
+    "subscriptions": "subscriptions",
+    "subscription": "subscription /shop/orders fraud-check",
+    "messages": "messages /shop/orders",
+}
 SIZE: Final = (110, 30)
 SIZES: Final = ((80, 24), (120, 40), (200, 50))
 VIEWS: Final = (
@@ -96,6 +103,14 @@ async def screens(broker: BrokerProcess) -> list[str]:
         for target in (Target(view="topics"), Target(view="subscription", arguments=behind)):
             app.go(target)
             frames.append(await _seen(app, pilot, 4))
+        shown = {"overview": frames[0]}
+        for name, words in PAGE_PICTURES.items():
+            app.go(place(words.split()))
+            shown[name] = await _seen(
+                app, pilot, 60 if name == "messages" else 8
+            )  # a tail is read four times a second
+        for name, picture_of in shown.items():
+            (ROOT / "docs" / f"console-{name}.svg").write_text(picture_of, encoding="utf-8")
         return frames
 
 
