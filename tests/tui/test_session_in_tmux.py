@@ -96,7 +96,7 @@ def session(broker: BrokerProcess, tmp_path: Path) -> Iterator[Session]:
 def test_a_session_goes_on_through_the_death_of_its_broker(broker: BrokerProcess, session: Session) -> None:
     session.until("Overview", "/default/orders › billing")
     session.press(":", "topics", "Enter")
-    session.until("Topics", "/default/orders", "kind")
+    session.until("Topics", "/default/orders", "subs")
 
     session.press("/", "ord", "Enter")
     session.until("/ord  1")
