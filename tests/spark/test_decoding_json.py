@@ -110,6 +110,8 @@ def test_a_payload_of_another_kind_is_a_fault_that_names_the_place(payload: Any,
         ),
         ({"type": "array", "prefixItems": [{"type": "string"}]}, "list<item: string>"),
         ({"$ref": "https://example.org/other.json"}, "string"),
+        ({"$ref": "#n", "$defs": {"x": {"$anchor": "n", "type": "integer"}}}, "int64"),
+        ({"$ref": "urn:n", "$defs": {"x": {"$id": "urn:n", "type": "integer"}}}, "int64"),
         ({"type": "object"}, "string"),
     ],
 )
