@@ -44,11 +44,12 @@ from pydanube_core.facts import (
 )
 from pydanube_core.links import LinkFacts
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
+from pydanube_core.names import TopicName
 from pydanube_core.ops_call import call_request
 
 from pydanube_admin.engine.places import by_id
 from pydanube_admin.engine.task_records import broker_of
-from pydanube_admin.gone_owners import GoneOwner, gone_owner
+from pydanube_admin.gone_owners import GoneOwner, gone_owner, with_silent
 from pydanube_admin.peers import (
     DEADLINE_S,
     FORWARD_S,
@@ -190,7 +191,9 @@ class ClusterWidePort:
         given = named(method, (topic, *arguments), more)
         away = {each.broker_id: each for each in await self.gone_owners_of(owners)}
         if owners and method in _DIAGNOSES:
-            subject = {name: given[name] for name in ("topic", "subscription", "producer") if given.get(name)}
+            topic = str(TopicName.parse(topic))
+            subject = {name: given[name] for name in ("subscription", "producer") if given.get(name)}
+            subject = {"topic": topic, **subject}
             there = [owner for owner in owners if owner.broker_id not in away]
             found = await self._each(there, method, given, away)
             found += [each.diagnosis(topic, subject) for each in away.values()]
@@ -484,7 +487,8 @@ class ClusterWidePort:
         if found.keys() == {self._own} and not unseen():
             (own,) = found.values()
             return cast("Diagnosis", own)
-        return of_all_brokers(found, missing=unseen_whys())
+        silent = {each: why for each, why in unseen_whys().items() if is_silent(each)}
+        return with_silent(of_all_brokers(found, missing=unseen_whys()), silent)
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
         """Return (open alerts, closed alerts) of every broker."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import anyio
@@ -18,7 +18,7 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.diagnosis.causes.cluster import tried_of
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
 from pydanube_core.errors import ClusterError, Unavailable
-from pydanube_core.facts import DialFacts
+from pydanube_core.facts import LEASE_S, DialFacts
 from pydanube_core.refusals import gone_remedy
 from pydanube_core.units import counted, format_time, known_time
 
@@ -28,6 +28,10 @@ from pydanube_admin.engine.operation import next_call
 GONE: Final = "gone"
 SILENT: Final = "silent"
 STORES_S: Final = 1.0  # how long metadata and object store are waited for. Without them, the rest is answered
+_SILENT_RULE: Final = "broker_unreachable"
+_COUNTS_AS_GONE: Final = (
+    f"If it does not come back, it counts as gone when its lease ends ({LEASE_S} s). Ask again then"
+)
 _REMOVE: Final = "its plan shows the loss. Apply it only if the data directory is gone for good"
 
 
@@ -87,7 +91,7 @@ class GoneOwner:
         if self.silent is not None:
             return (
                 f"{topic} is at broker {self.broker_id}, which is {SILENT}: it is registered, and does not answer ({self.silent}). "
-                "If it does not come back, it counts as gone when its lease ends (10 s). Ask again then"
+                f"{_COUNTS_AS_GONE}"
             )
         return f"{topic} is at broker {self.broker_id}, which is {self._state}. {self._remedy}"
 
@@ -111,11 +115,11 @@ class GoneOwner:
             **details,
         )
         return error.followed_by(
-            *(next_call(call.operation, call.arguments, call.why) for call in self._next)
+            *(next_call(call.operation, call.arguments, call.why) for call in self.steps)
         )
 
     @property
-    def _next(self) -> tuple[NextCall, ...]:
+    def steps(self) -> tuple[NextCall, ...]:
         listed = NextCall("brokers.list", {}, "see the registered brokers and their states")
         if self.silent is not None:
             return (listed,)
@@ -124,7 +128,7 @@ class GoneOwner:
     def diagnosis(self, topic: str, subject: Mapping[str, Any]) -> Diagnosis:
         """Return the diagnosis of a topic, or of something in it."""
         finding = Finding(
-            rule="owner_down" if self.silent is None else "broker_unreachable",
+            rule="owner_down" if self.silent is None else _SILENT_RULE,
             severity=Severity.CRITICAL,
             subject=subject,
             summary=self.sentence(topic),
@@ -135,9 +139,9 @@ class GoneOwner:
                 **tried_of({self.broker_id: self.tried}),
             }
             if self.silent is None
-            else {"brokers": {self.broker_id: self.silent}},
+            else {"brokers": {self.broker_id: {"why": self.silent}}},
             unobservable=("whether it comes back, or is gone for good",),
-            next=self._next,
+            next=self.steps,
         )
         return Diagnosis(
             subject=subject,
@@ -147,6 +151,32 @@ class GoneOwner:
             unobservable=(f"all data that only broker {self.broker_id} has of {topic}",),
             counts={finding.rule: 1},
         )
+
+
+def with_silent(found: Diagnosis, silent: Mapping[str, str]) -> Diagnosis:
+    """Add a finding for each broker that did not answer the diagnosis of the cluster. `silent`: broker id → why."""
+    known = {each for one in found.findings if one.rule == _SILENT_RULE for each in one.evidence["brokers"]}
+    more = [
+        Finding(
+            rule=_SILENT_RULE,
+            severity=Severity.WARNING,
+            subject={"broker_id": broker_id},
+            summary=f"broker {broker_id} is registered and did not answer: its topics are not diagnosed. {_COUNTS_AS_GONE}",
+            evidence={"brokers": {broker_id: {"why": why}}},
+            next=GoneOwner(broker_id=broker_id, silent=why).steps,
+        )
+        for broker_id, why in sorted(silent.items())
+        if broker_id not in known
+    ]
+    if not more:
+        return found
+    findings = sorted((*found.findings, *more), key=lambda one: -one.severity)
+    return replace(
+        found,
+        findings=tuple(findings),
+        verdict=Verdict.FAILING if found.verdict is Verdict.FAILING else Verdict.DEGRADED,
+        counts={**found.counts, _SILENT_RULE: found.counts.get(_SILENT_RULE, 0) + len(more)},
+    )
 
 
 async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:

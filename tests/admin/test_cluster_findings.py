@@ -98,7 +98,7 @@ async def test_broker_that_is_registered_and_does_not_answer(cluster: SeveralBro
     with anyio.fail_after(60):
         while True:  # others, or an earlier call to this one, may have been late on a busy machine
             found = await finding(leader, "broker_unreachable")
-            if "127.0.0.1:9" in found["evidence"]["brokers"].get(id_of(mute), ""):
+            if "127.0.0.1:9" in found["evidence"]["brokers"].get(id_of(mute), {}).get("why", ""):
                 break
             await anyio.sleep(0.2)
 

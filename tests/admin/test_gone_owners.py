@@ -12,6 +12,7 @@ from pydanube_admin.gone_owners import GoneOwner, gone_owner
 from pydanube_admin.peers import Peers
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.facts import BrokerAddress, DialFacts
+from pydanube_mcp.fencing import fenced
 
 TAKE_OVER = "topics take-over"
 
@@ -63,6 +64,24 @@ def test_the_remedy_says_what_was_tried_before(tried: DialFacts | None, said: st
         assert unsaid not in told
         assert tried is None or told.index(said) < told.index("Start it again")
     assert ("tried" in finding.evidence) is (tried is not None)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        GoneOwner(broker_id="7", silent="broker 7 does not answer at http://b:2, as it should do by now"),
+        GoneOwner(
+            broker_id="7",
+            topics=3,
+            tried=DialFacts(address="http://b:2", failure="no answer to us within 5 s"),
+        ),
+    ],
+)
+def test_a_model_reads_why_an_owner_does_not_answer(owner: GoneOwner) -> None:
+    """The reason was moved away as text of others, and with it most of the summary."""
+    (finding,) = owner.diagnosis("/default/t", {}).findings
+    told = {"summary": finding.summary, "evidence": dict(finding.evidence)}
+    assert fenced(told) == told
 
 
 def test_of_a_gone_broker_without_topics_it_is_said_that_its_audit_waits() -> None:

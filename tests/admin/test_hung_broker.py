@@ -68,6 +68,11 @@ async def test_a_broker_that_hangs_costs_one_call_its_silence(brokers: list[Brok
                 took_s, still = await timed(ops, operation)
                 assert took_s < AGAIN_CONNECT_S + SLACK_S
                 assert still == missing
+            found = await ops.call("diagnose.cluster", {})
+            assert found["verdict"] == "degraded"
+            assert [(each["rule"], each["subject"]["broker_id"]) for each in found["findings"]] == [
+                ("broker_unreachable", *missing)
+            ]
             third.resume()
             with anyio.fail_after(LATE_S):
                 while (await states(ops)).keys() != ids:  # noqa: ASYNC110

@@ -104,7 +104,7 @@ def test_a_missing_owner_is_tried_before_its_start_is_proposed() -> None:
     (found,) = findings(**HOLDS["owner_down"])
     tried = "Nothing answers at its address http://b:2 (Connection refused). Start it again"
     assert tried in found.summary
-    assert found.evidence["tried"] == {"2": {"address": "http://b:2", "failure": "Connection refused"}}
+    assert found.evidence["tried"] == {"2": {"address": "http://b:2", "why": "Connection refused"}}
     (found,) = findings(absent={"2": 7}, tried={"2": DialFacts(address="http://b:2", failure=None)})
     assert "A server answers at its address http://b:2" in found.summary
     assert "Look at its log before you stop it" in found.summary

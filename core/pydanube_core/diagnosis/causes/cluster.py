@@ -50,7 +50,7 @@ def _brokers(names: Iterable[str], one: str = ", which is", more: str = ", which
 def tried_of(dials: Mapping[str, DialFacts | None]) -> dict[str, Any]:
     """Return the evidence of attempts to reach brokers."""
     known = sorted((each, dial) for each, dial in dials.items() if dial is not None)
-    tried = {each: {"address": dial.address, "failure": dial.failure} for each, dial in known[:SHOWN]}
+    tried = {each: {"address": dial.address, "why": dial.failure} for each, dial in known[:SHOWN]}
     return {"tried": tried} if tried else {}
 
 
@@ -61,7 +61,7 @@ def tried_of(dials: Mapping[str, DialFacts | None]) -> dict[str, Any]:
     evidence={
         "brokers": "id → how many topics wait for it",
         "topics": "all of them",
-        "tried": "id → {address, failure}: the last attempt to reach it. failure null: a server answers there",
+        "tried": "id → {address, why}: the last attempt to reach it. why null: a server answers there",
     },
     unobservable=("whether it comes back, or is gone for good",),
     helps="look at its log if a server answers at its address, else start it again on its data directory, and nothing of "
@@ -99,7 +99,7 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
 @partial(
     BrokerRule,
     holds="a broker is registered, and did not answer the load manager's last question",
-    evidence={"brokers": "id → why"},
+    evidence={"brokers": "id → {why}"},
     unobservable=(
         "whether its clients reach it",
         "whether it reaches this broker",
@@ -115,7 +115,7 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
         confidence=0.8,
         summary=f"{_brokers(cluster.silent, ' is', ' are')} registered and did not answer this one last time: topics of theirs "
         "cannot be administered from here",
-        evidence={"brokers": dict(sorted(cluster.silent.items())[:SHOWN])},
+        evidence={"brokers": {each: {"why": why} for each, why in sorted(cluster.silent.items())[:SHOWN]}},
         next=(_BROKERS,),
     )
 
