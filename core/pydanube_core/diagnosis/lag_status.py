@@ -496,9 +496,9 @@ class _Judge:
             return _Found(LagStatus.UNKNOWN, because="too_few_samples_for_rates")
         growth: dict[str, Any] = {
             "lag_messages": lag,
-            "lag_per_s": velocity.per_s,
-            "lag_per_s_low": velocity.low,
-            "lag_per_s_high": velocity.high,
+            "lag_per_s": round(velocity.per_s, 3),
+            "lag_per_s_low": round(velocity.low, 3),
+            "lag_per_s_high": round(velocity.high, 3),
         }
         if self._grows(velocity):
             return _Found(LagStatus.FALLING_BEHIND, self._lowest_ms(), **growth)

@@ -130,11 +130,10 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
                 {"topic": view.log, "from": f"offset:{worst.offset}", "limit": 1},
                 "look at the message",
             ),
-            *(
-                NextCall(
-                    "subscriptions.skip", {**view.arguments, "count": 1}, "pass over it once it is understood"
-                )
-                for _ in range(view.state.next_unacked == worst.offset)
+            NextCall(
+                "subscriptions.skip",
+                {**view.arguments, "topic": view.log, "offsets": str(worst.offset)},
+                "pass over it once it is understood",
             ),
             NextCall(
                 "subscriptions.set_failure_policy",

@@ -104,7 +104,8 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
     return Finding(
         severity=Severity.INFO,
         summary=f"the cursor of {view.log} / {view.subscription} was moved forward from {moved.from_offset} to "
-        f"{moved.to_offset} {by} {_ago(past_s)}: {moved.skipped_messages} unread messages were passed over",
+        f"{moved.to_offset} {by} {_ago(past_s)}: "
+        f"{counted(moved.skipped_messages, 'unread message was', 'unread messages were')} passed over",
         evidence={
             "from_offset": moved.from_offset,
             "to_offset": moved.to_offset,
