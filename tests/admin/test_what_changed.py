@@ -287,6 +287,19 @@ async def test_how_late_a_loss_is_noted_follows_the_rounds_of_telemetry(
     assert given == [120_000]
 
 
+async def test_an_undo_is_a_change_of_the_topic_that_it_brings_back(cluster: Administered) -> None:
+    """Who asked about the topic heard of its deletion only, and elsewhere the undo was one of the cluster."""
+    await cluster("topics.create", topic="orders")
+    done = await cluster.apply("topics.delete", topic="orders")
+    await cluster("changes.undo", call_id=done["call_id"])
+    found = (await cluster("changes.list", topic="orders"))["items"]
+    assert [each["operation"] for each in found] == ["changes.undo", "topics.delete", "topics.create"]
+    assert {each["subject"] for each in found} == {"/default/orders"}
+    asked = await cluster("audit.query", topic="orders", operation="changes.undo")
+    assert len(asked["items"]) == 1
+    assert (await cluster("audit.query", topic="clicks"))["items"] == []
+
+
 @pytest.mark.parametrize("noticed_ms", [1_500, 3_000])
 def test_findings_of_a_loss_follow_it_however_recent_the_change_before(noticed_ms: int) -> None:
     """They followed that change, which sorted behind the loss."""

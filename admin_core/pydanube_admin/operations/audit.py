@@ -30,7 +30,7 @@ from pydanube_admin.engine.audit.audit_chain import (
     KeyTerms,
     head_of,
 )
-from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of
+from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of_record
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
@@ -488,7 +488,7 @@ class _Filter:
             and request.client in (None, (record.get("client") or {}).get("name"))
             and request.by in (None, record.get("by"))
             and self._matches(record["operation"])
-            and (self._topic is None or self._topic in topics_of(record["arguments"]))
+            and (self._topic is None or self._topic in topics_of_record(record))
         )
 
 

@@ -17,6 +17,7 @@ from pydanube_core.facts import EventFacts
 from pydanube_core.names import TopicName
 from pydanube_core.units import check_period, format_time, parse_duration_s, parse_moment_ms, parse_time_ms
 
+from pydanube_admin.engine.audit.audit_index import topics_of_record
 from pydanube_admin.engine.audit.audit_records import DATA
 from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
@@ -225,7 +226,7 @@ def _of_record(record: AuditRecord, kept: tuple[ChangeRecord, int] | None, now_m
         kind="client" if record.face == DATA else "operator",
         state="under_way" if record.phase == "call" else MADE[record.decision],
         operation=record.operation,
-        subject=_subject(record.arguments),
+        subject=_subject(record.arguments) or next(iter(sorted(topics_of_record(dict(record)))), "cluster"),
         broker_id=record.broker_id,
         by=record.principal,
         before=_short(unlike(record.before, record.after)),
@@ -243,12 +244,12 @@ def _call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _subject(arguments: Mapping[str, Any]) -> str:
-    """Return what a call was about, from its arguments."""
+    """Return what a call was about, from its arguments. Empty if they do not say so."""
     words = [str(arguments[name]) for name in SUBJECTS if isinstance(arguments.get(name), str)]
     if isinstance(arguments.get("topic"), str):
         with suppress(InvalidName):  # of a refused call that named none; the audit has it as it came
             words[0] = str(TopicName.parse(words[0]))
-    return " ".join(words) or "cluster"
+    return " ".join(words)
 
 
 def _ms(time: str) -> int:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final, Self
 
 from pydanube_core.cluster_port import ClusterPort
@@ -138,6 +139,19 @@ def topics_of(arguments: Mapping[str, Any]) -> set[str]:
     return found
 
 
+def topics_of_record(record: Mapping[str, Any]) -> set[str]:
+    """Return the topics of a record: those that its call names, and those that it changed, such as by an undo.
+
+    Filters that earlier versions made lack the latter. Their stretches are read for a topic that a call names.
+    """
+    found = topics_of(record["arguments"])
+    for path in chain(record.get("before") or (), record.get("after") or ()):
+        kind, _, rest = path.partition("/")
+        if kind == "topics" and rest.count("/") >= 1:
+            found.add("/" + "/".join(rest.split("/", 2)[:2]))
+    return found
+
+
 def _entry(operation: str | None, principal: str | None, topic: str | None) -> str:
     return json.dumps([operation, principal, topic])
 
@@ -147,7 +161,7 @@ def _entries(record: Mapping[str, Any]) -> Iterator[str]:
     yield f"call {record['call_id']}"
     for operation in (record["operation"], None):
         for principal in (record["principal"], None):
-            for topic in (*topics_of(record["arguments"]), None):
+            for topic in (*topics_of_record(record), None):
                 yield _entry(operation, principal, topic)
 
 
