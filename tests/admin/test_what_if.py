@@ -10,8 +10,9 @@ from typing import Any, cast
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_admin.operations.what_if import compression_of
+from pydanube_admin.operations.what_if import compression_of, with_load
 from pydanube_core.facts import JUMP, TopicFacts
+from pydanube_core.projection import Pace
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.waiting import until
@@ -175,6 +176,20 @@ async def test_load_names_the_paces_that_it_has_measured(cluster: Administered) 
         now["produced_per_s"] - now["acknowledged_per_s"], abs=0.01
     )
     assert now["drains_in_s"] is None  # nobody acknowledges
+
+
+def test_consumers_that_keep_up_are_not_said_to_fall_behind_with_more_load() -> None:
+    """Their lag grew by all of the added messages, as if they had been seen at their best."""
+    keeps_up = Pace(produced=10.0, consumed=10.0, lag_messages=0)
+    assert with_load(keeps_up, 3) == {
+        "produced_per_s": 30.0,
+        "acknowledged_per_s": None,
+        "lag_grows_per_s": None,
+        "drains_in_s": None,
+    }
+    assert with_load(keeps_up, 1)["lag_grows_per_s"] == 0.0
+    behind = Pace(produced=10.0, consumed=8.0, lag_messages=500)
+    assert with_load(behind, 3)["lag_grows_per_s"] == 22.0
 
 
 async def test_a_lost_broker_comes_to_what_may_stop_says(cluster: Administered) -> None:

@@ -197,7 +197,7 @@ async def _load(context: Context, request: WhatIfRequest, found: _Found) -> None
         topic = await find_topic(context, request.topic)
         produced, paces = await _paces(context, topic, None, found)
         found.outcome["subscriptions"] = {
-            name: {"now": _shown(outlook(pace)), "then": _shown(outlook(pace, load=request.factor))}
+            name: {"now": _shown(outlook(pace)), "then": with_load(pace, request.factor)}
             for name, pace in paces.items()
         }
         for name, pace in paces.items():
@@ -443,6 +443,14 @@ def _shown(found: Outlook) -> dict[str, float | None]:
         "lag_grows_per_s": round(found.grows_per_s, 3),
         "drains_in_s": None if found.drains_in_s is None else round(found.drains_in_s, 1),
     }
+
+
+def with_load(pace: Pace, factor: int) -> dict[str, float | None]:
+    """Return the outlook with more load. Consumers that keep up were not seen at their highest rate."""
+    found = _shown(outlook(pace, load=factor))
+    if pace.keeps_up and factor > 1:
+        return {**dict.fromkeys(found), "produced_per_s": found["produced_per_s"]}
+    return found
 
 
 async def _topic(context: Context, request: WhatIfRequest) -> Topic:
