@@ -37,7 +37,7 @@ class ClusterViewing:
         tier: Tier,
         chain: JournalChain,
         told: BalanceResult,
-        dials: GoneDials | None,
+        dials: GoneDials | None = None,
     ) -> None:
         self._registry = registry
         self._health = health
