@@ -37,6 +37,15 @@ async def test_a_receipt_says_memory_and_nothing_is_stored(broker: Broker, clien
     assert (facts.messages, facts.bytes, facts.next_offset) == (0, 0, 101)
 
 
+async def test_what_it_takes_in_changes_the_topic_in_lists(broker: Broker, client: Client) -> None:
+    async with producer(client) as sender:
+        await sender.send(b"first")
+        changes = broker.registry.list_changes
+        mark = changes.mark()
+        await sender.send(b"second")
+        assert "/default/live" in (changes.since(mark) or ())
+
+
 async def test_what_a_producer_asks_for_must_be_what_the_topic_is(client: Client) -> None:
     async with producer(client):
         pass

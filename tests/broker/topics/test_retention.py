@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-from pydanube_broker.topics.retention import Keep
+from pydanube_broker.settings.sections import Journal
+from pydanube_broker.topics.gate import BATCHES_A_SECOND, TopicGate
+from pydanube_broker.topics.limits import Limits
+from pydanube_broker.topics.retention import JournalRetention, Keep
 
 
 @pytest.mark.parametrize("keep", [Keep(bytes=1), Keep(age_ms=1), Keep(from_offset=1000)])
@@ -30,3 +38,33 @@ def test_a_part_is_kept_until_each_limit_is_passed() -> None:
     assert [may_go(Keep(bytes=size)) for size in (49, 50, 51)] == [True, True, False]
     assert [may_go(Keep(from_offset=offset)) for offset in (9, 10, 11)] == [False, True, True]
     assert not may_go(Keep())
+
+
+@pytest.mark.parametrize(
+    ("stamped_h", "newest_h", "goes"),
+    [(-2, 0, True), (0, 0, False), (1000, -2, True), (1000, 0, False)],
+    ids=["old", "new", "old, by a clock that ran ahead", "new, by a clock that ran ahead"],
+)
+def test_a_segment_is_as_old_as_its_newest_message_and_no_newer_than_its_topics(
+    stamped_h: int, newest_h: int, goes: bool
+) -> None:
+    now_ms, hour_ms = time.time_ns() // 1_000_000, 3_600_000
+    topic = SimpleNamespace(link=None, state=SimpleNamespace(append_time_ms=now_ms + newest_h * hour_ms))
+    run = SimpleNamespace(end=10, last_time_ms=now_ms + stamped_h * hour_ms)
+    given_up: list[tuple[int, int]] = []
+    hub: Any = SimpleNamespace(
+        tiering=True,
+        topics={1: topic},
+        journal=SimpleNamespace(sealed=lambda: [(0, 100, {1: run})]),
+        give_up=lambda topic_id, end: given_up.append((topic_id, end)),
+    )
+    JournalRetention(hub, Journal(retention_age="1h")).apply()
+    assert given_up == ([(1, 10)] if goes else [])
+
+
+def test_batches_of_a_topic_with_a_rate_are_a_share_of_a_second_and_one_message_at_least() -> None:
+    gate = TopicGate("/default/t", Limits(), itertools.count(1))
+    assert gate.batch_messages == 0
+    for rate, expected in ((1, 1), (BATCHES_A_SECOND, 1), (50 * BATCHES_A_SECOND, 50)):
+        gate.limits = Limits(max_publish_rate=rate)
+        assert gate.batch_messages == expected
