@@ -27,7 +27,7 @@ The rules:
   is unknown, the keys of the change are `unsettled` until `resolve_unknown` has read them.
 * Tables apply events in the store's order, whichever broker made the change.
 * A value that cannot be read is set aside (`Quarantine`). The table keeps the previous record, or drops it with
-  `drops_unreadable`. In both cases it adopts the revision.
+  `drops_unreadable`. In both cases it adopts the revision. A newer value that can be read ends that.
 
 `change(store, decide)` does the same for records outside of tables: counters, marks, single keys.
 """

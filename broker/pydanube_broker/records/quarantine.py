@@ -1,7 +1,8 @@
 """Metadata that cannot be read or applied is set aside, so that a single record does not prevent a start.
 
 The broker does not serve a key that is set aside, and does not change it in the store. `/status` and diagnosis list it
-until the next start. A call that uses it by name raises its error. The broker keeps its log, cursors and objects.
+until the next start, or until its table has read a newer value. A call that uses it by name raises its error. The
+broker keeps its log, cursors and objects.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class Quarantine:
                     key=key, why=error.message, mend=mend, operation=operation, arguments=arguments
                 )
             )
+
+    def take_out(self, key: str) -> None:
+        """Take a key out whose newest value was read. One whose interrupted change could not be finished stays."""
+        if key in self.found and self.found[key].operation is None:
+            del self.found[key]
 
     def error(self, key: str) -> CorruptMetadata:
         """Return the error for a use of a key that is set aside, with the cause and the remedy."""

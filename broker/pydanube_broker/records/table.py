@@ -47,6 +47,7 @@ class Table(Generic[R]):
         self._changed = changed
         self._drops_unreadable = drops_unreadable
         self._revisions: dict[str, Revision] = {}  # of each key in the store, readable or not
+        self._unreadable: set[str] = set()  # keys set aside because their last value could not be read
         self._read_at = Revision(0)  # for a key without a revision, events up to this one are outdated
 
     def get(self, key: str) -> R | None:
@@ -90,7 +91,11 @@ class Table(Generic[R]):
         with quarantine.reading(item.key):
             after = self.rows[item.key] = self._read(item)
             self._changed(item.key, before, after)
+            if item.key in self._unreadable:
+                self._unreadable.discard(item.key)
+                quarantine.take_out(item.key)
             return True
+        self._unreadable.add(item.key)
         if self._drops_unreadable and before is not None:
             del self.rows[item.key]
             self._changed(item.key, before, None)

@@ -162,6 +162,20 @@ async def test_value_that_cannot_be_read_is_set_aside_and_read_once_it_can_be(st
         await store.transact([Put("/a/1", b"1"), Put("/a/2", b"3")])
         await tables.records.refresh("/a/1", "/a/2")
         assert tables.a.rows == {"/a/1": 1, "/a/2": 3}
+        assert not tables.records.quarantine.found
+
+
+async def test_key_whose_change_could_not_be_finished_stays_aside_when_it_is_read(
+    store: MetadataStore,
+) -> None:
+    await store.transact([Put("/a/1", b"x")])
+    async with following(store) as tables:
+        with tables.records.quarantine.finishing("/a/1", "topics.delete", topic="t"):
+            raise Conflict("it cannot be finished")
+        await store.transact([Put("/a/1", b"1")])
+        await tables.records.refresh("/a/1")
+        assert tables.a.rows == {"/a/1": 1}
+        assert tables.records.quarantine.found["/a/1"].operation == "topics.delete"
 
 
 async def test_table_that_grants_drops_a_record_whose_value_cannot_be_read(store: MetadataStore) -> None:

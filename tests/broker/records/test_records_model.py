@@ -133,6 +133,7 @@ async def run(steps: list[Others | Add | Refresh], history: int) -> None:
             assert set(broker.rows) <= broker.told
             unreadable = set(items) - set(readable)
             assert unreadable <= set(broker.records.quarantine.found)
+            assert not readable.keys() & broker.records.quarantine.found.keys()
             await broker.records.aclose()
 
 
