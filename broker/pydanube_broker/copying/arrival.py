@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.batch.layout import PRODUCER_PART
@@ -88,7 +89,7 @@ class Arrival:
         self._hub = hub
         self._topic_id = topic_id
         self._state: LogState | None = None
-        self._last: Piece | None = None  # the newest piece
+        self._last: Piece | None = None  # the newest piece, without its batches
 
     @property
     def next_offset(self) -> int | None:
@@ -122,7 +123,8 @@ class Arrival:
             await slices()
             await _append(self._hub.journal, state, batch)
         state.next_offset = piece.end_offset  # the piece may end with a hole
-        self._last = piece
+        # Its messages are in the journal. An heir keeps hundreds of copies while the store is away.
+        self._last = replace(piece, batches=())
 
     async def await_move(self, move: int) -> None:
         """Make the copy durable after its last piece. The copy becomes the topic if `move` succeeds.

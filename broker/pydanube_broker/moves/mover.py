@@ -62,6 +62,9 @@ log = logging.getLogger("pydanube.cluster")
 _AT_ONCE: Final = 32
 # Maximum of concurrent rebuilds. Each holds a piece of about 1 MiB, and their clients wait.
 _REBUILT_AT_ONCE: Final = 64
+# Maximum of topics that are rebuilt, or rebuilt and not safe yet. If the store is away for a minute, they go to the next
+# heir, which appends their messages again.
+_NOT_SAFE_AT_ONCE: Final = 512
 # Maximum of concurrent moves of one owner for which it has stopped. Their clients wait.
 STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
@@ -171,6 +174,7 @@ class Mover:
         self._incarnation = incarnation
         self._ahead = anyio.CapacityLimiter(_AT_ONCE)
         self._rebuilding = anyio.CapacityLimiter(_REBUILT_AT_ONCE)
+        self._not_safe = anyio.CapacityLimiter(_NOT_SAFE_AT_ONCE)
         self.ends = MoveEnds(
             store,
             ObjectCatalog(store, wall_ms=wall_ms),
@@ -495,14 +499,14 @@ class Mover:
         record = participant.record
         assert record is not None
         try:
-            async with self._rebuilding:
-                arrival = Arrival(self._hub, topic_id)
-                # If the topic goes to another heir meanwhile, `DropCopy` releases it. It is no copy with progress to show.
-                self._coming[topic_id] = _Coming(arrival, record.broker_id, waits=True)
-                await self._doors.rebuild(record, arrival)
-            await self._doors.make_safe(
-                record
-            )  # the next topic is rebuilt while this one waits for disk and store
+            async with self._not_safe:
+                async with self._rebuilding:
+                    arrival = Arrival(self._hub, topic_id)
+                    # If the topic goes to another heir meanwhile, `DropCopy` releases it. It is no copy with progress to show.
+                    self._coming[topic_id] = _Coming(arrival, record.broker_id, waits=True)
+                    await self._doors.rebuild(record, arrival)
+                # The next topic is rebuilt while this one waits for disk and store.
+                await self._doors.make_safe(record)
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)
             self._act(topic_id, lambda participant: participant.failed(turn))

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from weakref import ref
 
 import pytest
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.copying.arrival import Arrival, confirm, decide_copies, forget_unfinished, release
-from pydanube_broker.copying.piece import Piece
+from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
 from pydanube_broker.journal import Disk, Journal, JournalOptions, RecordKind
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.topics.hub import Hub
@@ -211,6 +212,23 @@ async def test_what_was_copied_ahead_is_not_copied_again(tmp_path: Path) -> None
     async with life(tmp_path, tidy=False) as hub:
         assert texts(hub) == [b"a"] * 20
     check_order(tmp_path)
+
+
+class _Bytes(bytearray):
+    """Bytes that can be referenced weakly."""
+
+
+async def test_messages_of_a_copy_do_not_stay_in_memory_until_the_copy_is_safe(tmp_path: Path) -> None:
+    async with life(tmp_path, tidy=True) as hub:
+        arrival, left = Arrival(hub, MOVED), list[ref[_Bytes]]()
+        for piece in hand_over(b"a", 10, 3):
+            received = _Bytes(b"".join(encode_piece(piece)))
+            left.append(ref(received))
+            await arrival.take(decode_piece(memoryview(received)))
+            del received
+            assert left[-1]() is None
+        await arrival.finish(Epoch(4))
+        assert texts(hub) == [b"a"] * 20
 
 
 async def test_a_copy_goes_on_where_it_was_cut_off_in_the_middle_of_a_piece(tmp_path: Path) -> None:
