@@ -511,6 +511,8 @@ class Mover:
             self._failed("topic_not_rebuilt", topic_id, error)
             self._act(topic_id, lambda participant: participant.failed(turn))
             return
+        if participant.turn != turn:
+            return  # a newer record came in the same moment: its `DropCopy` needs the copy
         self._coming.pop(topic_id, None)
         self._act(topic_id, lambda participant: participant.rebuilt(turn, epoch))
 

@@ -17,7 +17,7 @@ from pydanube_broker.topics.log_state import LogState
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Put, Revision
 
-from tests.broker.copying.test_moves_between_journals import ONE, Half
+from tests.broker.copying.test_moves_between_journals import ONE, TWO, Half
 from tests.support.memory_store import MemoryStore
 from tests.support.waiting import until
 
@@ -73,3 +73,17 @@ async def test_rebuilt_topics_that_wait_for_the_store_are_bounded(tmp_path: Path
         assert heir.rebuilt == 512
         heir.store_is_back.set()
         await until(lambda: len(heir.topics) == 520)
+
+
+async def test_rebuilt_topic_that_goes_to_another_heir_in_the_moment_it_is_safe_is_dropped(
+    tmp_path: Path,
+) -> None:
+    async with heir_of(tmp_path, 1) as (heir, (assigned,)):
+        await until(lambda: bool(heir.rebuilt))
+        await anyio.wait_all_tasks_blocked()
+        assert assigned.topic_id in heir.hub.states
+        after = assign(assigned, Revision(1), TWO, incarnation=Incarnation(1), epoch=Epoch(3)).after
+        heir.store_is_back.set()
+        heir.mover.see(assigned.topic_id, after, Revision(1 << 40))
+        await anyio.wait_all_tasks_blocked()
+        assert assigned.topic_id not in heir.hub.states
