@@ -8,9 +8,9 @@
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
 Each folder of tests/ is one pytest process, the longest are several: one that hangs costs its own budget and is reported,
-the others still run. Four steps run side by side, the longest begin first, and each prints when it ends. In `ci` a group's
-failed and unreached tests get a second try, in a process and with brokers of their own; what passes only then is listed as
-that. The last lines name every failed test with its error. Exit status: 0 if everything that ran passed and something ran,
+the others still run. Four steps run side by side, the longest begin first, and each prints when it ends; a step without others
+prints as it runs. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own;
+what passes only then is listed as that. The last lines name every failed test and check with its error. Exit status: 0 if everything that ran passed and something ran,
 1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
 """
 
@@ -27,9 +27,9 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,6 +57,8 @@ CI_TEST_BUDGET_S: Final = 3600.0
 LONG_BUDGET_S: Final = 4 * 3600.0
 # More failures than this in a group are no accident, and a second try would only take time.
 SECOND_TRY_TESTS: Final = 10
+# Seconds that a second try has at least, also if the first one ended just before its budget: pytest's start and a test.
+SECOND_TRY_S: Final = 60.0
 # Groups of tests side by side, two more than processors: half of the time they wait, for processes to start and for disks.
 LANES: Final = min(2, os.cpu_count() or 1) + 2
 # The groups that begin first, and in how many processes, each with every n-th file. Spark's begins with its environment and core is
@@ -66,7 +68,10 @@ FIRST_GROUPS: Final = {
     "moves": 1, "relay": 1, "subscription": 1, "home": 1, "house": 1, "storage": 1, "serving": 1, "chain": 1, "journal": 1,
     "cluster": 1,
 }  # fmt: skip
-NOT_LONG: Final = "tests marked long: make test-long"
+NOT_IN_TEST: Final = (
+    "tests marked long: make test-long",
+    f"{', '.join(sorted(OWN_TARGETS))}, fuzz, bench: make help lists them",
+)
 # In the environment of every process that a step starts, and of what those start: the mark of this run.
 MARK: Final = "PYDANUBE_GATE_RUN"
 RUN: Final = uuid.uuid4().hex
@@ -107,7 +112,7 @@ class Tally:
 
     lines: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
-    # (test, its error) of what failed for good, and of what passed at its second try only.
+    # (test or check, its error) of what failed for good, and of what passed at its second try only.
     failures: list[tuple[str, str]] = field(default_factory=list)
     second_tries: list[tuple[str, str]] = field(default_factory=list)
     failed_steps: int = 0
@@ -128,6 +133,13 @@ class Tally:
         self.failed_steps += not ok
         verdict = "ok" if ok else "FAILED"
         self.lines.append(f"  {verdict:<7} {took_s:6.1f} s  {step.name}{f': {note}' if note else ''}")
+
+    def leave_out(self, step: Step, why: str, *, failed: bool) -> None:
+        """Count a step as not run, and as a failure where that is one."""
+        self.not_run.append(f"{step.name}: {why}")
+        if failed:
+            self.failed_steps += 1
+            self.failures.append((step.name, f"not run: {why}"))
 
     def count(self, outcomes: Mapping[str, Outcome]) -> None:
         """Add the tests of a group."""
@@ -167,20 +179,37 @@ class Tally:
         return 1 if self.failed_steps or not self.ran_steps else 0
 
 
-def carry_out(step: Step, tally: Tally) -> None:
-    """Run one step to its end or to the end of its budget, in CI its failed tests once more, then print its output."""
-    started = time.monotonic()
-    if step.prepare and not prepared(step, tally):
+@contextmanager
+def output_of_step(tally: Tally, *, alone: bool) -> Iterator[BinaryIO]:
+    """Yield where a step prints: our own output if no other step runs beside it, else a file that is printed at the end."""
+    if alone:
+        sys.stdout.flush()
+        with open(1, "wb", buffering=0, closefd=False) as output:
+            yield output
         return
     with tempfile.TemporaryFile() as output:
+        yield output
+        with tally.lock:
+            output.seek(0)
+            shutil.copyfileobj(output, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+
+
+def carry_out(step: Step, tally: Tally, *, alone: bool) -> None:
+    """Run one step to its end or to the end of its budget, in CI its failed tests once more."""
+    started = time.monotonic()
+    with output_of_step(tally, alone=alone) as output:
+        if step.prepare and not prepared(step, tally, output):
+            return
         status, note = run(step, tally, output)
         outcomes: dict[str, Outcome] = {}
         tries: list[tuple[str, str]] = []
         if step.report is not None:
             outcomes = read_report(step.report)
-            again = open_tests(outcomes) if tally.in_ci else ()
+            # a note: it was stopped, and nothing of its budget is left
+            again = open_tests(outcomes) if tally.in_ci and not note else ()
             if again:
-                left_s = max(1.0, step.budget_s - (time.monotonic() - started))
+                left_s = max(SECOND_TRY_S, step.budget_s - (time.monotonic() - started))
                 name = f"{step.name}, {len(again)} again"
                 report = step.report.with_suffix(".again")
                 more = replace(step, name=name, select=again, budget_s=left_s, report=report)
@@ -206,30 +235,25 @@ def carry_out(step: Step, tally: Tally) -> None:
                 if count:
                     note = f"{note + ', ' if note else ''}{count} {what}"
             status = status or int(failed > 0)
-        with tally.lock:
-            if tally.interrupted:
-                return
-            output.seek(0)
-            shutil.copyfileobj(output, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
-            tally.second_tries += tries
-            tally.count(outcomes)
-            tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
+    with tally.lock:
+        if tally.interrupted:
+            return
+        tally.second_tries += tries
+        tally.count(outcomes)
+        tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
+        if status and step.report is None:
+            tally.failures.append((step.name, note or f"ended with status {status}"))
 
 
-def prepared(step: Step, tally: Tally) -> bool:
+def prepared(step: Step, tally: Tally, output: BinaryIO) -> bool:
     """Make the environment of a step; where that fails, count the step as not run."""
     making = Step(name=f"environment of {step.name}", command=step.prepare, budget_s=step.budget_s)
-    with tempfile.TemporaryFile() as output:
-        status, note = run(making, tally, output)
-        if status == 0:
-            return True
-        with tally.lock:
-            if not tally.interrupted:
-                output.seek(0)
-                shutil.copyfileobj(output, sys.stdout.buffer)
-                tally.not_run.append(f"{step.name}: {note or step.without}")
-                tally.failed_steps += tally.in_ci
+    status, note = run(making, tally, output)
+    if status == 0:
+        return True
+    with tally.lock:
+        if not tally.interrupted:
+            tally.leave_out(step, note or step.without, failed=tally.in_ci)
     return False
 
 
@@ -348,7 +372,9 @@ def lint_steps(*, in_ci: bool) -> list[Step]:
         commands["import rules"] = (python, "-m", "pytest", "tests/house/test_import_rules.py")
     steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands.items()]
     if in_ci or SPARK_PYTHON.exists():
-        of_spark = (*mypy, "--python-executable", str(SPARK_PYTHON), "-p", "pydanube_spark")
+        # A cache of its own: "types" may run beside it.
+        own = ("--python-executable", str(SPARK_PYTHON), "--cache-dir", ".mypy_cache/spark")
+        of_spark = (*mypy, *own, "-p", "pydanube_spark")
         step = Step(name="types of pydanube_spark", command=of_spark, budget_s=LINT_BUDGET_S)
         steps.append(replace(step, prepare=SPARK_ENVIRONMENT, without=NO_SPARK))
     return steps
@@ -398,6 +424,7 @@ def run_all(
     """Carry out steps in their order, `lanes` at a time; `budget_s` bounds all."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
     left = deque(steps)
+    alone = len(left) == 1
 
     def work() -> None:
         while left:
@@ -407,11 +434,10 @@ def run_all(
                 return
             left_s = step.budget_s if deadline is None else min(step.budget_s, deadline - time.monotonic())
             if left_s > 0:
-                carry_out(replace(step, budget_s=left_s), tally)
+                carry_out(replace(step, budget_s=left_s), tally, alone=alone)
                 continue
             with tally.lock:
-                tally.not_run.append(f"{step.name}: the budget of {budget_s:.0f} s for all tests is used up")
-                tally.failed_steps += 1
+                tally.leave_out(step, f"the budget of {budget_s:.0f} s for all tests is used up", failed=True)
 
     with ThreadPoolExecutor(lanes) as pool:
         working = [pool.submit(work) for _ in range(lanes)]
@@ -488,17 +514,14 @@ def main(arguments: Sequence[str]) -> int:
                     tally.not_run.append(f"types of pydanube_spark: {NO_SPARK}")
             case "test":
                 run_tests(tally, "-m", "not long", *rest)
-                tally.not_run.append(NOT_LONG)
+                tally.not_run += NOT_IN_TEST
             case "test-long":
                 run_tests(tally, *rest, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
             case "ci":
                 tally.in_ci = True
                 steps = lint_steps(in_ci=True)
                 run_tests(tally, "-m", "not long", "--tb=short", budget_s=CI_TEST_BUDGET_S, beside=steps)
-                tally.not_run += [
-                    NOT_LONG,
-                    f"{', '.join(sorted(OWN_TARGETS))}, fuzz, bench: make help lists them",
-                ]
+                tally.not_run += NOT_IN_TEST
             case _ if word in OWN_TARGETS:
                 own_target(tally, word)
             case "fuzz":

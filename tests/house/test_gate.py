@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import signal
@@ -131,16 +132,48 @@ def test_a_step_whose_environment_cannot_be_made_is_not_run_and_fails_where_ever
         assert tally.print() == int(in_ci)
         out = capfd.readouterr().out
         assert "tests/spark: PySpark is not installed" in out
+        assert ("== failed\n  tests/spark\n      not run: PySpark is not installed" in out) == in_ci
         assert "went on" in out
         assert "\nran\n" not in out
 
 
-def test_an_interruption_takes_all_lanes_along(gate: ModuleType, tmp_path: Path) -> None:
+def test_a_step_without_others_prints_as_it_runs(gate: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    step = gate.Step(name="a", command=python("import os; print('into', os.fstat(1).st_ino)"), budget_s=60.0)
+    ours = f"into {os.fstat(1).st_ino}\n"
+    gate.run_all([step], gate.Tally())
+    assert ours in capfd.readouterr().out
+    gate.run_all([step, step], gate.Tally())
+    out = capfd.readouterr().out
+    assert out.count("into ") == 2
+    assert ours not in out, "of two, each has a file until it ends"
+
+
+def test_the_end_names_a_failed_check_before_the_counts(
+    gate: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tally = gate.Tally(passed=5000)
+    good = gate.Step(name="prose", command=python("pass"), budget_s=60.0)
+    bad = gate.Step(name="ruff check", command=python("raise SystemExit(3)"), budget_s=60.0)
+    gate.run_all([good, bad], tally)
+    assert tally.print() == 1
+    end = "== failed\n  ruff check\n      ended with status 3\n\n5000 passed, 0 failed, 0 skipped\n"
+    assert capfd.readouterr().out.endswith(end)
+
+
+def test_runs_of_mypy_side_by_side_have_caches_of_their_own(gate: ModuleType) -> None:
+    runs = [step.command for step in gate.lint_steps(in_ci=True) if "mypy" in step.command]
+    assert len(runs) == 2
+    assert sum("--cache-dir" in command for command in runs) == 1
+
+
+def test_an_interruption_takes_all_lanes_along(
+    gate: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     former = signal.signal(signal.SIGUSR1, interrupt)
-    program = f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(600)"
+    program = f"import os, pathlib, time; print('so far', flush=True); pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(600)"
     steps = [gate.Step(name=name, command=python(program), budget_s=60.0) for name in "abc"]
 
     def watch() -> None:
@@ -160,6 +193,7 @@ def test_an_interruption_takes_all_lanes_along(gate: ModuleType, tmp_path: Path)
     assert len(list(tmp_path.iterdir())) == 2, "the third was not begun"
     assert not tally.children
     assert not tally.lines
+    assert capfd.readouterr().out.count("so far\n") == 2, "what they had printed is shown"
 
 
 @pytest.fixture
@@ -250,6 +284,19 @@ def test_a_second_try_is_a_process_of_its_own_and_is_listed(
     assert "test_shaky.py::test_b" not in second
     assert "test_dies.py::test_c\n      not reached" in second
     assert "test_wrong.py::test_e" in out[out.index("== failed\n") :]
+
+
+def test_a_group_that_used_up_its_budget_gets_no_second_try(
+    gate: ModuleType,
+    elsewhere: Callable[[dict[str, str]], list[Any]],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    [step] = elsewhere({"hangs": "import time\ndef test_a(): assert False\ndef test_b(): time.sleep(600)\n"})
+    tally = gate.Tally(in_ci=True)
+    gate.run_all([dataclasses.replace(step, budget_s=5.0)], tally)
+    assert "again" not in capfd.readouterr().out
+    [line] = tally.lines
+    assert "hangs: still running after 5 s, stopped" in line
 
 
 def test_what_a_run_started_ends_with_it(gate: ModuleType) -> None:
