@@ -137,8 +137,12 @@ class Peers:
         found = await self._places.elsewhere(call.operation, call.arguments)
         if found is None:
             return None
+        sent = type(call).FromString(call.SerializeToString())
+        sent.ClearField(
+            "within"
+        )  # a client may set it, and its receiver would leave the record to this broker
         why = f"{found.because} is at broker {found.broker.broker_id}, which does not answer"
-        return await self._carried(found.broker, call, why, timeout_s=FORWARD_S)
+        return await self._carried(found.broker, sent, why, timeout_s=FORWARD_S)
 
     async def _carried(self, broker: BrokerAddress, call: Any, why: str, *, timeout_s: float) -> bytes:
         """Return another broker's answer to a sealed call. `why` begins the error if it does not answer."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
+from pydanube_core.ops_call import call_request
 
 from tests.admin.test_any_broker_administers import administered, ask
 from tests.support.etcd import EtcdMembers
@@ -70,6 +71,24 @@ async def test_a_read_over_all_brokers_is_one_record(cluster: SeveralBrokers) ->
     for operation in ("audit.query", "audit.verify"):
         found = (await ask(cluster.brokers[2], "audit.query", operation=operation, effect="read"))["items"]
         assert [each["broker_id"] for each in found] == [id_of(first)]
+
+
+async def test_a_client_cannot_call_its_read_a_part_of_another(cluster: SeveralBrokers) -> None:
+    """Forwarded with what only a broker may set, it had no record at either broker."""
+    topic, first = TOPICS[0], cluster.brokers[1]
+    if cluster.owner(topic) is first:
+        first = cluster.brokers[2]
+    request = call_request("messages.peek", {"topic": topic}, principal="mallory", face="cli")
+    request.within.operation = "topics.list"
+    channel = OpsChannel(first.admin_url)
+    try:
+        await channel.call(request, timeout_s=10.0)
+    finally:
+        await channel.aclose()
+    found = (await ask(first, "audit.query", operation="messages.peek", effect="read"))["items"]
+    assert [(each["principal"], each["broker_id"]) for each in found] == [
+        ("mallory", id_of(cluster.owner(topic)))
+    ]
 
 
 async def test_chains_are_verified_each_for_itself_and_one_that_is_missing_is_named(
