@@ -6,14 +6,17 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import pytest
 from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.models import Change, Effect
+from pydanube_admin.operations import schema_changes
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.broker import Broker
+from pydanube_broker.port.messages import MessagesPart
 from pydanube_broker.settings.load import load_settings
 from pydanube_broker.settings.sections import MEMORY_DIR
-from pydanube_core.errors import ClusterError, PlanRequired
+from pydanube_core.errors import ClusterError, CorruptObject, PlanRequired
 
 from tests.support.broker_process import SMALL_SEGMENT_BYTES
 
@@ -222,7 +225,7 @@ async def test_the_plan_of_a_schema_says_which_messages_it_would_refuse(operatio
         return (await operations("topics.configure_schema", **given, plan_only=True))["later"]
 
     warned = "warn refuses none: they are logged and counted"
-    assert await later() == f"No message shows which ones the producers send. {warned}"
+    assert await later() == f"The topic has no messages to compare. {warned}"
     for _ in range(3):
         await operations("messages.publish", topic="plain", payload="x")
     told = "3 of the newest 3 messages name no version of orders-value. "
@@ -231,13 +234,59 @@ async def test_the_plan_of_a_schema_says_which_messages_it_would_refuse(operatio
     assert await later(validation_policy="enforce") == told + refused
     assert await later(validation_policy="none") is None
     checked = await later(enable_payload_validation=True)
-    assert checked == f"{told}{warned}. Payloads are checked as well, those of these messages were not"
+    assert checked == f"{told}{warned}. Payload validation is on. This plan did not check payloads"
     await operations(
         "topics.configure_schema", topic="plain", schema_subject="orders-value", validation_policy="enforce"
     )
     assert (
         await operations.refused("messages.publish", topic="plain", payload="x")
     ).code == "SCHEMA_MISMATCH"
+
+
+async def test_a_topic_that_stores_nothing_takes_a_schema(operations: Operations) -> None:
+    """Its plan read the messages, and was refused for them."""
+    await operations.register()
+    await operations("topics.create", topic="nr", dispatch_strategy="non_reliable")
+    given = {"topic": "nr", "schema_subject": "orders-value", "validation_policy": "enforce"}
+    later = (await operations("topics.configure_schema", **given, plan_only=True))["later"]
+    assert later.startswith("The topic has no messages to compare. A publish that")
+    assert (await operations("topics.configure_schema", **given))["validation_policy"] == "enforce"
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["damaged", "hangs"])
+async def test_messages_that_cannot_be_read_block_no_schema(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    await operations.register()
+    await operations("topics.create", topic="cold", partitions=2)
+    for part in range(2):
+        await operations("messages.publish", topic=f"cold-part-{part}", payload="x")
+
+    async def unreadable(*_: object, **__: object) -> None:
+        if fails:
+            raise CorruptObject("the object is damaged")
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(MessagesPart, "read_messages", unreadable)
+    monkeypatch.setattr(schema_changes, "COMPARE_S", 0.05)
+    given = {"topic": "cold", "schema_subject": "orders-value"}
+    later = (await operations("topics.configure_schema", **given, plan_only=True))["later"]
+    why = "the object is damaged" if fails else "no answer within 0.05 s"
+    assert later.startswith(f"/default/cold-part-0 and 1 more could not be compared: {why}. warn refuses")
+    assert (await operations("topics.configure_schema", **given))["validation_policy"] == "warn"
+
+
+async def test_the_newest_messages_are_compared_also_if_they_are_large(operations: Operations) -> None:
+    """A mebibyte from the oldest of a hundred on was read, which left the newest ones out."""
+    large = json.dumps({"note": "x" * 300_000})
+    await operations.register()
+    await operations("topics.create", topic="large", partitions=12)
+    for _ in range(9):
+        await operations("messages.publish", topic="large-part-0", payload=large)
+    given = {"topic": "large", "schema_subject": "orders-value", "validation_policy": "enforce"}
+    counted_as = "of the newest 1 message in the first 10 of 12 partitions"
+    later = (await operations("topics.configure_schema", **given, plan_only=True))["later"]
+    assert later.startswith(f"1 {counted_as} name no version")
 
 
 async def test_what_is_refused(operations: Operations) -> None:

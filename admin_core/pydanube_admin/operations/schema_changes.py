@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
+import anyio
 from pydantic import Field
+from pydanube_core.errors import ClusterError
+from pydanube_core.facts import MessageFacts, TopicFacts
 from pydanube_core.refusals import changed_since
 from pydanube_core.units import counted
 
@@ -35,10 +38,11 @@ from pydanube_admin.operations.schemas import (
 from pydanube_admin.operations.topics import Topic, find_topic
 
 _STRING: Final = '{"type": "string"}'
-# Messages of a log that a plan compares with the schema, their bytes, and the logs of a topic that it reads
-NEWEST: Final = 100
+# Messages of a log that a plan compares with the schema: the first number of them that `NEWEST_BYTES` have room for
+NEWEST: Final = (100, 10, 1)
 NEWEST_BYTES: Final = 1 << 20
-MOST_LOGS: Final = 10
+MOST_LOGS: Final = 10  # of a topic
+COMPARE_S: Final = 5.0  # of all logs: a plan does not wait for an object store that does not answer
 
 
 Policy = Literal["none", "warn", "enforce"]
@@ -284,26 +288,52 @@ async def _refused_then(context: Context, topic: Topic, after: Mapping[str, Any]
         return None
     versions = await context.port.schemas.versions(after["schema_subject"])
     registered = {(each.schema_id, each.version) for each in versions}
-    looked_at = others = 0
-    for log in topic.logs[:MOST_LOGS]:
-        start = max(log.start_offset, log.next_offset - NEWEST)
-        newest = await context.port.read_messages(
-            log.topic, start=start, end=log.next_offset, max_messages=NEWEST, max_bytes=NEWEST_BYTES
+    logs = () if topic.own.dispatch_strategy == "non_reliable" else topic.logs[:MOST_LOGS]
+    unread = dict.fromkeys((log.topic for log in logs), f"no answer within {COMPARE_S:g} s")
+    newest: list[MessageFacts] = []
+    with anyio.move_on_after(COMPARE_S):
+        for log in logs:
+            try:
+                newest += await _newest(context, log)
+                del unread[log.topic]
+            except ClusterError as error:
+                unread[log.topic] = error.message
+    told = ""
+    if newest:
+        others = sum((each.schema_id, each.schema_version) not in registered for each in newest)
+        part = (
+            f" in the first {MOST_LOGS} of {len(topic.logs)} partitions"
+            if len(topic.logs) > MOST_LOGS
+            else ""
         )
-        looked_at += len(newest)
-        others += sum((each.schema_id, each.schema_version) not in registered for each in newest)
-    told = f"{others} of the newest {counted(looked_at, 'message')} name no version of {after['schema_subject']}. "
-    if not looked_at:
-        told = "No message shows which ones the producers send. "
+        told = f"{others} of the newest {counted(len(newest), 'message')}{part} name no version of "
+        told += f"{after['schema_subject']}. "
+    elif not unread:
+        told = "The topic has no messages to compare. "
+    if unread:
+        (first, why), more = next(iter(unread.items())), len(unread) - 1
+        told += f"{first}{f' and {more} more' if more else ''} could not be compared: {why}. "
     if after["validation_policy"] == "enforce":
         told += f"A publish that names no version of {after['schema_subject']} is refused from now on"
     else:
         told += "warn refuses none: they are logged and counted"
     return told + (
-        ". Payloads are checked as well, those of these messages were not"
+        ". Payload validation is on. This plan did not check payloads"
         if after["enable_payload_validation"]
         else ""
     )
+
+
+async def _newest(context: Context, log: TopicFacts) -> Sequence[MessageFacts]:
+    """Return the newest messages of a log, ascending. Raises any `ClusterError` of reading them."""
+    for most in NEWEST if log.start_offset < log.next_offset else ():
+        start = max(log.start_offset, log.next_offset - most)
+        found = await context.port.read_messages(
+            log.topic, start=start, end=log.next_offset, max_messages=most, max_bytes=NEWEST_BYTES
+        )
+        if found and found[-1].offset == log.next_offset - 1:
+            return found
+    return ()
 
 
 async def undo_topic_schema(
