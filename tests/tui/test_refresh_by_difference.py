@@ -16,7 +16,7 @@ from pydanube_tui.views.subscriptions import age_s, headroom_s
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_topic
-from tests.tui.consoles import client_of, opened
+from tests.tui.consoles import client_of, opened, screen
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +130,7 @@ async def test_what_did_not_change_is_not_made_anew_and_a_rate_comes_to_rest(clu
         assert app.page.rows[0].value(rate_at)
         await refreshed()
         assert app.page.rows[0].value(rate_at) == 0
+        assert " · in 0/s · " in screen(app), "the sum of all topics, though none of them came again"
 
 
 def test_ages_go_on_without_a_change_and_brokers_that_do_not_answer_are_named() -> None:

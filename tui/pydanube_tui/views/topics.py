@@ -49,14 +49,10 @@ def _owner(item: Item, situation: Situation) -> Cell:
     return Cell(shown(name), Tone.DIM, name)
 
 
-_ALL: Final = ""  # the series of all topics together
-
-
 def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
     topics = answers.get("list")
     items = topics["items"] if isinstance(topics, Mapping) else ()
-    found = {item["topic"]: float(item["messages"]) for item in items}
-    return found | {_ALL: sum(found.values())}
+    return {item["topic"]: float(item["messages"]) for item in items}
 
 
 def _totals(situation: Situation) -> list[Line]:
@@ -67,11 +63,12 @@ def _totals(situation: Situation) -> list[Line]:
         name: sum(item[name] or 0 for item in items)
         for name in ("messages", "bytes", "producers", "consumers")
     }
+    known = [grows for item in items if (grows := situation.rate(item["topic"])) is not None]
     parts = (
         counted(len(items), "topic"),
         f"{count(sums['messages'])} messages",
         f"{size(sums['bytes'])}B",
-        f"in {rate(situation.rate(_ALL))}",
+        f"in {rate(sum(known) if known else None)}",
         counted(sums["producers"], "producer"),
         counted(sums["consumers"], "consumer"),
     )
@@ -97,7 +94,7 @@ LIST: Final = View(
         number("subscriptions", "S 4", title="subs"),
         words("kind", "K 12 drop=5", lambda item: item["dispatch_strategy"].replace("_", "-"), tone=Tone.DIM),
         column("owner", "O 12-22 drop=6", cell=_owner),
-        moving("history", "20 drop=4", _history, title="in so far"),
+        moving("history", "20 drop=4", _history, title="in/s so far"),
     ),
     key=lambda item: str(item["topic"]),
     enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
