@@ -310,6 +310,15 @@ def test_a_paused_stream_opens_its_window_when_it_goes_on() -> None:
     assert talk.client.take(0.0) == window_update(1, 1000)
 
 
+def test_half_of_the_connections_window_is_granted_again_before_the_rest_is_used_up() -> None:
+    talk = Talk(Limits(connection_window_bytes=65_535, connection_window_max_bytes=65_535))
+    talk.ask()
+    talk.hear(talk.headers(1, *HEAD), data(1, bytes(16_384)), data(1, bytes(16_383)))
+    assert talk.client.take(0.0) == b""
+    talk.hear(data(1, b"x"))
+    assert talk.client.take(0.0) == window_update(0, 32_768)
+
+
 def test_data_waits_for_the_servers_window() -> None:
     talk = Talk()
     stream = talk.client.open()

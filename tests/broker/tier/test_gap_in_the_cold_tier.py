@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_broker.tier.cold_reads import ColdReads
+from pydanube_broker.tier.messages import pack_batches
 from pydanube_core.errors import ClusterError, ObjectMissing
 
 
@@ -62,3 +63,55 @@ def test_what_retention_took_is_a_hole() -> None:
     assert load(50, topic_starts=100, catalog_starts=100) == (50, 100)
     assert load(200, topic_starts=100, catalog_starts=300) == (200, 300)
     assert load(200, topic_starts=300, catalog_starts=100) == (200, 300)
+
+
+class MergedCatalog:
+    """Two objects until `merge`, then one."""
+
+    def __init__(self) -> None:
+        self._bounds = {"first": (100, 200), "second": (200, 300)}
+
+    def merge(self) -> None:
+        self._bounds = {"merged": (100, 300)}
+
+    async def find(self, topic_id: int, offset: int) -> Any:
+        for name, (start, end) in self._bounds.items():
+            if start <= offset < end:
+                return SimpleNamespace(
+                    start=start, end=end, name=name, bytes=1, footer_bytes=1, footer_crc=0, epoch=1
+                )
+        return None
+
+
+def test_a_reader_of_an_object_that_was_merged_meanwhile_goes_on_in_the_merged_one() -> None:
+    catalog, keys = MergedCatalog(), list[str]()
+
+    async def call(name: str, arguments: dict[str, Any]) -> Any:
+        keys.append(arguments["key"])
+        if arguments["key"] == "f/second":
+            catalog.merge()
+            raise ObjectMissing("f/second is gone")
+        offset = arguments["offset"]
+        return {"end": offset + 50}, memoryview(pack_batches([(offset, offset + 50, 50, 1, b"x")]))
+
+    begun: list[Coroutine[Any, Any, None]] = []
+    said: list[Any] = []
+    bad: list[int] = []
+    journal: Any = SimpleNamespace(holds=lambda topic_id, offset: False)
+    child: Any = SimpleNamespace(call=call)
+    of_catalog: Any = catalog
+    reads = ColdReads(journal, of_catalog, child, {7: "f"}, begun.append)
+    reads.on_bad = lambda topic_id, offset: bad.append(offset)
+    topic: Any = SimpleNamespace(
+        topic_id=7, name="/default/t", start_offset=100, state=SimpleNamespace(tiered_offset=300)
+    )
+    threads: Any = None
+    for offset in (100, 200):
+        reads.fill(topic, offset, offset + 1, 1, threads, said.append)
+        anyio.run(begun.pop)
+    assert said == [(), ()]
+    assert keys == ["f/first", "f/second", "f/merged"]
+    assert bad == [], "no object is missing"
+    found = reads.cache.find(7, 200)
+    assert found is not None
+    assert (found.start, found.end) == (200, 250)

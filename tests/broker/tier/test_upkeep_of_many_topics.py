@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,6 +186,30 @@ async def test_one_object_that_cannot_be_deleted_holds_up_nothing_else() -> None
             assert {"c/1/stuck", "c/9/stuck"} <= set(bench.store.deleted)
             assert await bench.catalog.resting(1) == []
             assert not bench.tending.troubles
+
+
+async def test_a_deleted_topic_leaves_nothing_behind_when_its_objects_are_gone() -> None:
+    """Topics that come and go for years would fill the memory."""
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            topic = a_topic(9, retention_offset=5)
+            bench = Bench(metadata, [topic], ManualClock())
+            bench.failing[topic.name] = StoreUnavailable("away")
+            await bench.tending.turn()
+            bench.tending.committed(9)
+            bench.tending.retired.add(9)
+
+            def held() -> set[str]:
+                parts = vars(bench.tending).items()
+                return {name for name, part in parts if isinstance(part, dict | set | deque) and 9 in part}
+
+            before = held()
+            assert len(before) >= 4
+            del bench.hub.topics[9]
+            bench.flusher.in_flight.clear()
+            bench.tending.topic_deleted(9)
+            await bench.tending.turn()
+            assert held() == set()
 
 
 async def test_a_topic_that_fails_is_tried_again_after_a_pause_that_grows() -> None:

@@ -1,0 +1,84 @@
+"""What a merge asks of the disk, and what retention counts, with a catalog and without a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.tier.disk_room import DiskRoom
+from pydanube_broker.tier.parts import TierParts
+from pydanube_broker.tier.upkeep import Upkeep
+from pydanube_core.errors import DiskFull
+from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+
+from tests.support.memory_store import MemoryStore
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
+
+
+@asynccontextmanager
+async def upkeep_of(topic: Any, *, free: int) -> AsyncIterator[tuple[Upkeep, list[str]]]:
+    """The upkeep of a topic with two objects of 1 MiB, and the calls of the tier's process."""
+    calls: list[str] = []
+
+    async def call(name: str, arguments: dict[str, Any]) -> Any:
+        calls.append(name)
+        raise AssertionError(f"{name} was called")
+
+    async def claim(topic: Any) -> None: ...
+
+    async with MemoryStore() as metadata:
+        catalog = ObjectCatalog(metadata, wall_ms=lambda: 0)
+        await catalog.claim(7, epoch=1, folder="c/7", start_offset=0)
+        for start in (0, 10):
+            entry = CatalogEntry(
+                name=str(start), start=start, end=start + 10, messages=10, bytes=MIB, min_append_time_ms=0,
+                max_append_time_ms=0, epoch=1, generation=0, digest="", footer_bytes=1, footer_crc=0,
+                committed_at_ms=0,
+            )  # fmt: skip
+            await catalog.append(7, entry, epoch=1)
+        room = DiskRoom(Path("/data"), lambda: (free, 8 * MIB))
+        room.shared = True
+        flusher: Any = SimpleNamespace(claim=claim, merging=set())
+        cold: Any = SimpleNamespace(forget=lambda topic_id: None)
+        parts: Any = TierParts(
+            hub=None, catalog=catalog, child=SimpleNamespace(call=call), folders={7: "c/7"}, room=room,
+            hold=SimpleNamespace(life="0a0a0a0a", check=lambda: None), cluster="c", object_format=lambda: 1,
+        )  # type: ignore[arg-type]  # fmt: skip
+        yield Upkeep(parts, flusher, cold, object_bytes=64 * MIB), calls
+
+
+def a_topic() -> Any:
+    topic = SimpleNamespace(
+        topic_id=7, name="/default/t", assigned_epoch=1, start_offset=0,
+        gate=SimpleNamespace(limits=SimpleNamespace(retention_bytes=0)),
+    )  # fmt: skip
+    topic.trim = lambda offset: setattr(topic, "start_offset", offset)
+    return topic
+
+
+async def test_a_merge_that_would_take_the_guards_part_of_the_disk_is_not_begun() -> None:
+    with anyio.fail_after(20):
+        async with upkeep_of(topic := a_topic(), free=10 * MIB - 1) as (upkeep, calls):
+            with pytest.raises(DiskFull, match=f"a merge in /default/t of {2 * MIB} bytes waits"):
+                await upkeep.compact_some(topic, at_least=2)
+            assert calls == []
+        async with upkeep_of(topic, free=10 * MIB) as (upkeep, calls):
+            with pytest.raises(AssertionError, match="merge was called"):
+                await upkeep.compact_some(topic, at_least=2)
+
+
+async def test_objects_that_were_dropped_are_counted_and_their_topic_begins_behind_them() -> None:
+    with anyio.fail_after(20):
+        async with upkeep_of(topic := a_topic(), free=0) as (upkeep, _):
+            first, second = await upkeep.entries(topic)
+            await upkeep.drop(topic, [first], first.end)
+            assert (upkeep.dropped, topic.start_offset) == (1, 10)
+            assert await upkeep.entries(topic) == [second]
