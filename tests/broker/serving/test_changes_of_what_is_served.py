@@ -168,3 +168,11 @@ async def test_a_topic_keeps_failure_policies_of_a_bounded_number_of_subscriptio
     await broker.port.set_failure_policy("t", "s0", {"max_redelivery_count": 8}, keep=True)
     kept = broker.port.kept_failure_policies("t")
     assert (len(kept), kept["s0"]) == (MOST_KEPT, {"max_redelivery_count": 8})
+
+
+async def test_the_failure_policy_of_a_subscription_of_a_plain_topic_is_that_of_its_one_log(
+    broker: Broker, client: Client
+) -> None:
+    await half_read(broker, client)
+    await broker.port.set_failure_policy("t", "s", {"max_redelivery_count": 9})
+    assert (await broker.port.failure_policy("t", "s"))["max_redelivery_count"] == 9

@@ -58,3 +58,45 @@ def test_a_topic_without_an_owner_is_said_to_have_none() -> None:
     ownership = owned_by(None)
     assert isinstance(ownership.elsewhere(RECORD), NoOwner)
     ownership.check_served([RECORD])
+
+
+@pytest.mark.parametrize(
+    ("owner", "url"), [(ME, ME.broker_url), (OTHER, OTHER.broker_url), (None, ME.broker_url)]
+)
+def test_clients_connect_to_the_owner_of_a_topic_and_here_if_it_has_none(
+    owner: BrokerAddress | None, url: str
+) -> None:
+    topic: Any = SimpleNamespace(topic_id=7)
+    assert owned_by(owner).url(topic) == url
+
+
+@pytest.mark.parametrize("address", [OTHER, None])
+def test_a_moving_topic_was_last_at_its_former_owner_also_if_that_was_never_seen(
+    address: BrokerAddress | None,
+) -> None:
+    ownership = owned_by(None)
+    place = SimpleNamespace(is_served=False, broker_id=BrokerId(2))
+    ownership.coordinator = cast(
+        Any, SimpleNamespace(place=lambda topic_id: place, address=lambda broker_id: address)
+    )
+    assert ownership.owner(7) is None
+    assert ownership.last_known(7) == (address or BrokerAddress(broker_id="2", broker_url="", admin_url=""))
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_deleted_topic_loses_its_data_only_if_it_cannot_be_restored_and_its_owner_only_if_no_other_restores_it(
+    kept: bool, several: bool
+) -> None:
+    forgotten: list[int] = []
+    dropped: list[int] = []
+    catalog: Any = SimpleNamespace(restorable=SimpleNamespace(kept=lambda topic_id: kept))
+    hub: Any = SimpleNamespace(drop=dropped.append)
+    nothing: Any = None
+    ownership = Ownership(catalog, nothing, nothing, hub, nothing, memory=True, several=several)
+    ownership.coordinator = cast(Any, SimpleNamespace(forget=forgotten.append))
+    topic: Any = SimpleNamespace(topic_id=7)
+    ownership.held[7] = topic
+    ownership.deleted(RECORD)
+    assert dropped == ([] if kept else [7])
+    assert forgotten == ([] if kept and several else [7])

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.keys import topic_key
@@ -233,6 +234,27 @@ async def test_a_known_topic_is_opened_here_if_it_is_mine_or_nobodys_and_not_set
     await Placement(cluster.registry).reach(known.topic)
     assert cluster.acquired == ([known] if is_opened else [])
     assert not cluster.looked_for
+
+
+async def test_a_flood_of_unknown_names_has_a_bounded_number_of_reads_under_way() -> None:
+    cluster, answered, read = Cluster(), anyio.Event(), 0
+
+    async def look_for(name: TopicName) -> None:
+        nonlocal read
+        read += 1
+        await answered.wait()
+
+    cluster.registry.catalog.records.look_for = look_for  # type: ignore[method-assign]
+    placement = Placement(cluster.registry)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for number in range(8 + 256):
+                group.start_soon(placement.reach, TopicName.parse(f"n{number}"))
+            await anyio.wait_all_tasks_blocked()
+            assert read == 8, "eight at once, 256 wait"
+            await placement.reach(TopicName.parse("one-more"))  # answered from the index
+            answered.set()
+    assert read == 8 + 256
 
 
 async def test_a_topic_between_two_owners_is_waited_for_unless_the_caller_has_no_patience() -> None:
