@@ -365,3 +365,40 @@ def test_what_waits_for_credit_is_forgotten_by_a_seek() -> None:
     topic.sub.seek(10, 0)
     topic.sub.members.grant(1, 100, 0)
     assert sorted(topic.pull()) == sorted((1 if o % 2 == 0 else 2, o) for o in range(10, 20))
+
+
+def test_a_key_waits_for_its_holder_when_another_consumer_comes_back_with_filters() -> None:
+    topic = Topic(["k"])
+    topic.join(1, "x")
+    topic.join(2, "y")
+    assert topic.pull() == [(1, 0)]
+    topic.join(3, "y", filters=("k*",))
+    topic.publish("k")
+    assert topic.pull() == []
+    topic.ack(1, 0)
+    assert [offset for _, offset in topic.pull()] == [1]
+
+
+def test_a_consumer_that_comes_back_after_it_was_set_aside_has_its_share_again() -> None:
+    keys = [f"k{number}" for number in range(8)]
+    topic = Topic(list(keys), policy=FailurePolicy(jitter=0.0, ack_timeout_ms=1000))
+    topic.join(1, "x")
+    topic.join(2, "y")
+    sent = topic.pull()
+    topic.ack(1, *(offset for consumer_id, offset in sent if consumer_id == 1))
+    topic.sub.tick(1000)
+    again = topic.pull(1000)
+    assert {consumer_id for consumer_id, _ in again} == {1}, "the other answered nothing"
+    topic.ack(1, *(offset for _, offset in again))
+    topic.join(3, "y")
+    topic.publish(*keys)
+    assert Counter(consumer_id for consumer_id, _ in topic.pull(1000)) == {1: 4, 3: 4}
+
+
+def test_what_a_filtered_consumer_has_no_credit_for_is_sent_when_it_has() -> None:
+    topic = Topic(["x"] * 5 + ["y"] * 5)
+    topic.join(1, "x", credit=3, filters=("x",))
+    topic.join(2, "y", filters=("y",))
+    assert topic.pull() == [*((1, offset) for offset in range(3)), *((2, offset) for offset in range(5, 10))]
+    topic.sub.members.grant(1, 10, 0)
+    assert topic.pull() == [(1, 3), (1, 4)]
