@@ -52,8 +52,10 @@ class MoveLeader:
         self._store = store
         self._leadership = leadership
         self._now_ms = now_ms
-        # Topics that each broker was assigned and has not opened yet. It opens them one after the other.
-        self._unopened: Counter[BrokerId] = Counter()
+        # The broker of each assigned topic that was not open yet when the leader last looked.
+        self._unopened: dict[TopicId, BrokerId] = {}
+        # How many of these topics each broker has opened since. It rebuilds a part of them at once, and the others wait.
+        self._opened: Counter[BrokerId] = Counter()
         # Per topic: the assignment and its target's progress, and when both were first seen.
         self._since: dict[TopicId, tuple[object, int]] = {}
 
@@ -68,7 +70,10 @@ class MoveLeader:
             StoreUnavailable: the remaining topics wait for the next call.
         """
         places = list(places)
-        self._unopened = Counter(place.broker_id for place in places if place.stage is Stage.ASSIGNED)
+        # A topic that went to another broker, or came to this one, is no progress of this one.
+        moving = {place.topic_id for place in places}
+        self._opened.update(at for topic_id, at in self._unopened.items() if topic_id not in moving)
+        self._unopened = {each.topic_id: each.broker_id for each in places if each.stage is Stage.ASSIGNED}
         since = {place.topic_id: self._since.get(place.topic_id) for place in places}
         self._since = {topic_id: found for topic_id, found in since.items() if found is not None}
         for place in places:
@@ -126,7 +131,7 @@ class MoveLeader:
     def _view(self, now: Assignment, brokers: Brokers, last_epoch: Epoch) -> LeaderView:
         target = now.next_owner
         copied = brokers.progress.get((target, now.topic_id), brokers.copied.get(target, 0))
-        progress = now, copied, self._unopened[target] if now.stage is Stage.ASSIGNED else None
+        progress = now, copied, self._opened[target] if now.stage is Stage.ASSIGNED else None
         since = self._since.get(now.topic_id)
         if since is None or since[0] != progress:
             since = self._since[now.topic_id] = (progress, self._now_ms())

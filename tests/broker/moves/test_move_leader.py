@@ -93,9 +93,9 @@ async def test_a_target_that_copies_nothing_at_all_loses_every_move(looks: Looks
     assert (await looks.place(STUCK)).stage is (await looks.place(QUEUED)).stage is Stage.SERVING
 
 
-async def opening(store: MemoryStore, count: int) -> list[TopicId]:
+async def opening(store: MemoryStore, count: int, first: int = 100) -> list[TopicId]:
     """Assign so many topics of a lost owner to broker 2, which has opened none yet. Return them."""
-    topics = [TopicId(100 + n) for n in range(count)]
+    topics = [TopicId(first + n) for n in range(count)]
     for topic_id in topics:
         assigned = Assignment(
             topic_id=topic_id,
@@ -127,3 +127,18 @@ async def test_an_heir_keeps_its_topics_as_long_as_it_opens_one_of_them_now_and_
     assert (await looks.place(waiting[0])).broker_id == ONE, (
         "an heir that opens nothing any more loses the rest"
     )
+
+
+async def test_topics_that_come_to_an_heir_or_leave_it_unopened_are_no_progress_of_the_heir(
+    looks: Looks, store: MemoryStore
+) -> None:
+    (stuck,), others = await opening(store, 1), list[TopicId]()
+    for n in range(PATIENCE_MS // 10_000 + 1):
+        assert (await looks.place(stuck)).broker_id == TWO
+        await looks.look(0, {}, [stuck, *others])
+        if n % 2:
+            left = replace(await looks.place(others[-1]), broker_id=ONE)
+            await store.transact([Put(keys.assignment_key(left.topic_id), left.to_json())])
+        else:
+            others += await opening(store, 1, first=200 + n)
+    assert (await looks.place(stuck)).broker_id == ONE
