@@ -13,6 +13,7 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Election, ElectionState
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.owner_choice import told_load
@@ -289,6 +290,31 @@ async def test_non_reliable_topics_of_a_broker_that_is_gone_are_served_by_anothe
     await until(
         lambda: sum(b.registry.find(x) is not None for b in cluster.brokers.values() for x in names) == 9
     )
+
+
+async def test_topic_whose_assignment_cannot_be_read_holds_up_no_topic_without_an_owner(
+    cluster: SeveralBrokers,
+) -> None:
+    first = cluster.brokers[1]
+    (unreadable,) = await first.registry.create(
+        TopicName.parse("t"), partitions=0, dispatch_strategy="reliable", here=True
+    )
+    await first.registry.create(
+        TopicName.parse("live"), partitions=0, dispatch_strategy="non_reliable", here=True
+    )
+    key = keys.assignment_key(unreadable.options.topic_id)
+    item = await first.admin_state.store.get(key)
+    assert item is not None
+    newer = item.value.replace(b'{"version":1,', b'{"version":9,')
+    await first.admin_state.store.transact([Put(key, newer)])
+    for n in (2, 3):
+        await cluster.stop(n)
+    await cluster.start(2)
+    await cluster.stop(1)
+    await until(lambda: cluster.serves_name("live"))
+    found = await cluster.brokers[2].admin_state.store.get(key)
+    assert found is not None
+    assert found.value == newer
 
 
 async def test_one_leads_and_another_follows_when_it_is_gone(cluster: SeveralBrokers) -> None:
