@@ -186,7 +186,7 @@ class ChangeExecutor:
         assert isinstance(result, Change), "every planned operation answers with one"
         return AppliedPlan(
             operation=record.operation,
-            result=result.model_dump(mode="json", by_alias=True, exclude=set(Change.model_fields)),
+            result=result.model_dump(mode="json", by_alias=True),
             call_id=result.call_id,
             plan_id=result.plan_id,
             undo_until=result.undo_until,

@@ -284,7 +284,7 @@ class Plan(ShownPlan):
 
 class AppliedPlan(Result):
     operation: str
-    result: dict[str, Any]  # of the operation, without the three fields below
+    result: dict[str, Any]
     call_id: str
     plan_id: str
     undo_until: str | None
