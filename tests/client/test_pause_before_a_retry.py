@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pydanube.retry import Retry
+from pydanube.wire import connections as connections_module
 from pydanube.wire.clusters import Clusters
 from pydanube.wire.connections import Connections
 from pydanube.wire.transport import Transport
@@ -166,13 +168,8 @@ async def test_it_ends_soon_after_a_delay_that_the_application_made_short() -> N
 class Hung(LookUp):
     """A broker that reads requests and never answers, as a stopped process."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.hung_s = 0.0
-
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         self.asked.append(pb.ResolveRequest.FromString(request))
-        self.hung_s += timeout_s
         await asyncio.sleep(timeout_s)
         raise DeadlineExceeded(f"no answer within {timeout_s} s", broker=self.url)
 
@@ -187,13 +184,31 @@ def beside_a_hung_one(retry: Retry) -> tuple[Connections, Hung, LookUp]:
     return connections, hung, other
 
 
-async def test_a_look_up_that_hangs_does_not_make_it_longer_than_the_retry_may_last() -> None:
-    connections, hung, _ = beside_a_hung_one(Retry(max_elapsed_s=1.0))
+class Clock:
+    """Time that passes in sleeps only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self._turn = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
+        monkeypatch.setattr(connections_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await self._turn(0)
+
+
+async def test_a_look_up_that_hangs_does_not_make_it_longer_than_the_retry_may_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    connections, _, _ = beside_a_hung_one(Retry(max_elapsed_s=1.0))
     await connections.pause("/default/t", GONE, 0.3)
-    assert hung.hung_s <= 1.0, "it hung for 5.3 s"
+    assert 0.3 <= clock.now_s <= 1.0, "it took 5.3 s"
     connections, hung, _ = beside_a_hung_one(Retry())
+    begun_s = clock.now_s
     await connections.pause("/default/t", LOST, 0.3, 0.5)
-    assert hung.hung_s <= 0.5
+    assert clock.now_s - begun_s == pytest.approx(0.5)
     assert hung.asked[0].wait_ms == 400, "the answer has the rest of the time"
 
 

@@ -32,7 +32,9 @@ def test_a_cluster_goes_on_with_an_older_etcd(tmp_path: Path) -> None:
 
         def recover(broker: BrokerProcess) -> Any:
             words = ["cluster", "recover", str(broker.data_dir), "--metadata", url, "--json"]
-            return json.loads(run_danube(*words, environment=client_environment(environment)).stdout)
+            done = run_danube(*words, environment=client_environment(environment))
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout)
 
         topics = [f"t{n}" for n in range(6)]
         for topic in topics:
