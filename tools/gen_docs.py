@@ -56,7 +56,7 @@ Tables generated from the code.
 - [Metrics](#metrics): the series for Prometheus
 - [Telemetry](#telemetry): the tables of samples in the object store
 
-Pages of their own have the [operations](operations.md), the [console](console.md) and the [configuration of AI clients](ai-clients.md).
+The [operations](operations.md), the [console](console.md) and the [configuration of AI clients](ai-clients.md) have pages of their own.
 
 """
 

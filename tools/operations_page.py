@@ -56,7 +56,7 @@ def page() -> str:
         parts.append(f"## {group}\n")
         if group in notes:
             parts.append(notes.pop(group))
-        said: set[str] = set()  # meanings of fields, once an area
+        said: dict[str, str] = {}  # meanings of fields, once an area, with the operation that has them
         parts += [_operation(each, shown, said) for each in OPERATIONS.values() if each.group == group]
     assert not notes, f"{NOTES.name}: there is no group {', '.join(notes)}"
     return "\n".join(parts)
@@ -79,7 +79,7 @@ def _index() -> str:
     )
 
 
-def _operation(operation: Operation, shown: dict[type[BaseModel], str], said: set[str]) -> str:
+def _operation(operation: Operation, shown: dict[type[BaseModel], str], said: dict[str, str]) -> str:
     parts = [f"### {operation.name}\n\n{operation.summary}\n\n{', '.join(_facts(operation))}.\n"]
     own = [each for each in operation.arguments if each.name not in OF_LISTS or each.required]
     of_lists = [f"`{each.name}`" for each in operation.arguments if each not in own]
@@ -148,8 +148,8 @@ def _kind(argument: Argument) -> str:
     return ", ".join(filter(None, ("required" if argument.required else "", words, default)))
 
 
-def _result(operation: Operation, shown: dict[type[BaseModel], str], said: set[str]) -> str:
-    """Return the fields of a result with their types, then those whose class says what they mean and which are not in `said`."""
+def _result(operation: Operation, shown: dict[type[BaseModel], str], said: dict[str, str]) -> str:
+    """Return the fields of a result with their types, then their meanings, or links to those that are in `said`."""
     model, schema = operation.result, operation.output_schema
     if model in shown:
         return f"Result: as of [{shown[model]}](#{shown[model].replace('.', '')}).\n"
@@ -168,8 +168,19 @@ def _result(operation: Operation, shown: dict[type[BaseModel], str], said: set[s
             meanings |= _meanings(model, beside)
     else:
         fields, meanings = _fields(schema), dict(_meanings(model, properties))
-    lines = [line for name, meaning in meanings.items() if (line := f"- `{name}`: {meaning}") not in said]
-    said.update(lines)
+    lines: list[str] = []
+    earlier: dict[str, list[str]] = {}
+    for name, meaning in meanings.items():
+        line = f"- `{name}`: {meaning}"
+        if line in said:
+            earlier.setdefault(said[line], []).append(f"`{name}`")
+        else:
+            lines.append(line)
+            said[line] = operation.name
+    lines += [
+        f"- {', '.join(names)}: as of [{first}](#{first.replace('.', '')})"
+        for first, names in earlier.items()
+    ]
     text = f"{word}: {fields}.\n" if fields else f"{word}: the fields of every change.\n"
     return text + ("\n" + "\n".join(lines) + "\n" if lines else "")
 
