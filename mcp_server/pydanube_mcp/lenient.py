@@ -24,8 +24,11 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 from pydantic import ValidationError
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
+
+from pydanube_mcp.sizing import PART
 
 META: Final = "pydanube/coerced"  # key in a result's `_meta`: the arguments that were read as another type
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}")
@@ -45,6 +48,8 @@ _TYPES: Final = {
 def lenient(operation: Operation, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments by the operation's schema, and the names of those that were read as another type."""
     schema = operation.input_schema
+    if operation.effect is Effect.READ:
+        schema = schema | {"properties": {PART: {"type": "integer"}} | schema["properties"]}
     taken, coerced = _object(schema, arguments, keep=frozenset((*schema.get("required", ()), "plan_token")))
     inner = OPERATIONS.get(str(taken.get("operation")))
     if inner is not None and inner is not operation and isinstance(taken.get("arguments"), dict):

@@ -54,7 +54,7 @@ def take_part(operation: Operation, arguments: dict[str, Any]) -> int:
     part = arguments.pop(PART)
     if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part <= _MAX_PART:
         raise InvalidArgument(
-            f"part must be an integer from 1 on, as rest.next has it, not {shown(part)!r}",
+            f"part must be an integer from 1 to {_MAX_PART}, as rest.next has it, not {shown(part)!r}",
             field=PART,
             value=shown(part),
         )
@@ -107,7 +107,17 @@ def body_of(result: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     part = in_parts(body, asked.part, READ_BYTES if reads else MAX_RESULT_BYTES)
     if part.of == 1:
         return part.body
-    return part.body | {REST: _rest(asked, part.number, part.of)}
+    return _in_turn(part.body, body, last=part.number == part.of) | {REST: _rest(asked, part.number, part.of)}
+
+
+def _in_turn(part: Mapping[str, Any], whole: Mapping[str, Any], *, last: bool) -> dict[str, Any]:
+    """Return a part with the `next_page` of a list only if it is the last one: a model that follows it skips the others."""
+    shown = dict(part)
+    if "next_page" in whole:
+        shown["next_page"] = whole["next_page"] if last else None
+    if isinstance(whole.get("result"), Mapping) and isinstance(part.get("result"), Mapping):
+        shown["result"] = _in_turn(part["result"], whole["result"], last=last)
+    return shown
 
 
 def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Cut a result to the size that a model can take, with the call that returns the rest.
 
 A list of operations is read again with fewer items, so that its own `next_page` continues. Any other long
-answer is cut into parts: each has the next items of its lists and maps, the next pieces of its long texts,
-and the small fields of cut objects. `rest` holds the number of parts and the call for the next one. Each call
+answer, and a page of one long item, is cut into parts: each has the next items of its lists and maps, the next
+pieces of its long texts, and the small fields of cut objects. Only the last part has the `next_page` of a list.
+`rest` holds the number of parts and the call for the next one. Each call
 computes the parts from a new answer, so nothing is kept here, and a part shows the state at the time of its
 call.
 
@@ -47,7 +48,7 @@ def size_of(value: Any) -> int:
 def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
     """Return how many items of a page fit into an answer, or None if all do, or not even the first.
 
-    A first item that is too long for a page alone becomes a page of one, if it fits a result.
+    A first item that is too long for a page alone becomes a page of one, in parts, if it fits a result.
 
     Args:
         items: of the page that was too long.

@@ -27,6 +27,10 @@ pytestmark = pytest.mark.anyio
         ("list_topics", {"namespace": None}, {}, ["namespace"]),
         ("describe_topic", {"topic": None}, {"topic": None}, []),
         ("describe_topic", {"topic": 5}, {"topic": 5}, []),
+        ("list_topics", {"part": "2"}, {"part": 2}, ["part"]),
+        ("list_topics", {"part": 1.0}, {"part": 1}, ["part"]),
+        ("list_topics", {"part": None}, {}, ["part"]),
+        ("delete_topic", {"topic": "t", "part": "2"}, {"topic": "t", "part": "2"}, []),
         (
             "delete_topic",
             {"topic": "t", "plan_only": "true"},
@@ -66,6 +70,10 @@ async def test_what_was_read_as_another_type_is_said_beside_the_result(admin_url
         assert answer.structured_content is not None
         assert len(answer.structured_content["items"]) == 1
         assert (answer.meta or {})[META] == ["limit", "namespace"]
+        assert not (await client.call_tool("list_topics", {"part": "1"})).is_error
+        beyond = await client.call_tool("list_topics", {"part": 100_001})
+        assert beyond.is_error
+        assert "part must be an integer from 1 to 100000" in str(beyond.structured_content)
         plain = await client.call_tool("list_topics", {"limit": 1})
         assert META not in (plain.meta or {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -11,9 +12,12 @@ from unittest.mock import AsyncMock
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydanube_admin.engine.operation import READ_ANY
 from pydanube_admin.registry import OPERATIONS
 from pydanube_mcp.calls import ClusterCaller
 from pydanube_mcp.consent import Confirm
+from pydanube_mcp.presenting import Asked, body_of
+from pydanube_mcp.profiles import Profile
 from pydanube_mcp.sizing import READ_BYTES, fewer, in_parts, size_of
 
 
@@ -110,3 +114,16 @@ def test_items_too_long_for_a_page_together_are_pages_of_one() -> None:
     whole = size_of({"items": items, "next_page": None})
     assert fewer(items, whole, 50) == 1
     assert fewer(items[:1], size_of({"items": items[:1], "next_page": None}), 1) is None
+
+
+@pytest.mark.parametrize("operation", ["topics.list", READ_ANY])
+def test_a_page_in_parts_goes_on_with_its_last_part(operation: str) -> None:
+    """A model that followed `next_page` from the first part skipped the others."""
+    page = {"items": [{"name": f"t{n}", "text": "x" * 700} for n in range(10)], "next_page": "y" * 200}
+    whole = page if operation == "topics.list" else {"operation": "topics.list", "result": page}
+    asked = Asked(operation=OPERATIONS[operation], arguments={}, profile=Profile.FULL)
+    parts = [body_of(whole, replace(asked, part=number)) for number in (1, 2)]
+    pages = [part if operation == "topics.list" else part["result"] for part in parts]
+    assert [part["rest"]["of"] for part in parts] == [2, 2]
+    assert [each["next_page"] for each in pages] == [None, "y" * 200]
+    assert [item["name"] for each in pages for item in each["items"]] == [f"t{n}" for n in range(10)]
