@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from pydanube import connect
@@ -47,7 +49,7 @@ async def test_policies_of_a_topic(cluster: Administered) -> None:
         cluster, "topics.set_policies", topic="/shop/orders", policies=dict.fromkeys(POLICIES, 1)
     )
     assert found is not None
-    assert "/shop/orders has 2 consumers, and max_consumers_per_topic allows 1. They stay, and one" in found
+    assert "/shop/orders has 2 consumers, and max_consumers_per_topic allows 1. They stay. A client" in found
     assert "search of /shop/orders has 2 consumers, and max_consumers_per_subscription allows 1" in found
     assert "/shop/orders has 2 subscriptions, and max_subscriptions_per_topic allows 1. They stay. A" in found
     assert "max_producers_per_topic" not in found
@@ -61,8 +63,8 @@ async def test_policies_of_a_namespace_name_the_topics_that_have_none_of_their_o
     given = {"namespace": "shop", "policies": {"max_consumers_per_topic": 1, "durability": "fsynced"}}
     found = await later(cluster, "namespaces.set_policies", **given)
     assert found == (
-        "/shop/orders has 2 consumers, and max_consumers_per_topic allows 1. They stay, and one that comes, or comes "
-        "again, is refused until fewer than 1 are left"
+        "/shop/orders has 2 consumers, and max_consumers_per_topic allows 1. They stay. A client that "
+        "connects or reconnects is refused until fewer than 1 are left"
     )
     await cluster("topics.set_policies", topic="/shop/orders", policies={"max_consumers_per_topic": 9})
     assert await later(cluster, "namespaces.set_policies", **given) is None
@@ -78,7 +80,9 @@ async def test_quotas_name_each_holder_above_them(cluster: Administered) -> None
     assert found is not None
     assert "namespace shop has 3 topics, and topics allows 2. They stay. A new topic is refused" in found
     assert "namespace shop has 2 subscriptions, and subscriptions allows 1" in found
-    assert "namespace shop has 2 producers, and producers allows 1. They stay, and one that comes" in found
+    assert (
+        "namespace shop has 2 producers, and producers allows 1. They stay. A client that connects" in found
+    )
     assert await later(cluster, "quotas.set", namespace="default", limits=limits) is None
     everybody = await later(cluster, "quotas.set", namespace="*", limits={"topics": 2})
     assert (everybody or "").startswith("namespace shop has 3 topics")
@@ -108,3 +112,16 @@ async def test_a_rate_below_the_present_one_slows_producers(cluster: Administere
         await until(told)
     found = await later(cluster, "quotas.set", namespace="shop", limits={"messages_in_per_s": 1_000_000})
     assert found is None
+
+
+async def test_a_rate_above_its_limit_is_not_shown_as_equal(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5.7 messages a second against a limit of 5 were shown as 5."""
+    (producer, *_) = await cluster.broker.port.producers()
+    found = AsyncMock(return_value=[replace(producer, msgs_per_s=5.7)])
+    monkeypatch.setattr(type(cluster.broker.port), "producers", found)
+    told = await later(cluster, "quotas.set", namespace="shop", limits={"messages_in_per_s": 5})
+    assert (told or "").startswith(
+        "namespace shop publishes 6 messages a second, and messages_in_per_s allows 5"
+    )

@@ -152,6 +152,7 @@ async def test_consumers_of_an_exclusive_subscription_do_not_add_up(cluster: Adm
         )
     outcome = found["outcome"]
     assert (outcome["consumers"], outcome["consumers_then"], outcome["working_then"]) == (1, 4, 1)
+    assert "exclusive: one consumer works, the others do not" in found["assumptions"]
     error = await cluster.refused("cluster.what_if", scenario="consumers", topic="orders", subscription="no")
     assert error.code == "SUBSCRIPTION_NOT_FOUND"
     error = await cluster.refused("cluster.what_if", scenario="consumers", topic="orders")

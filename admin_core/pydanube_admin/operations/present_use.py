@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final
 
 from pydanube_core.facts import TopicFacts
@@ -17,7 +18,7 @@ from pydanube_admin.engine.permission import Sight
 
 PLACES_NAMED: Final = 3  # of one limit, those furthest above it
 
-_STAY: Final = "They stay, and one that comes, or comes again, is refused until fewer than {limit} are left"
+_STAY: Final = "They stay. A client that connects or reconnects is refused until fewer than {limit} are left"
 _NO_NEW: Final = "They stay. A new {one} is refused until fewer than {limit} are left"
 _FULL: Final = "Publishes are refused until messages are deleted"
 _SLOWED: Final = "The rest waits, and nothing is refused"
@@ -136,7 +137,7 @@ async def holders_over(
         Excess(
             key=key,
             place=f"{kind} {name}{'' if broker is None else f' at broker {broker}'}",
-            used=int(number),
+            used=ceil(number),  # 5.7 messages a second are above a limit of 5
             limit=given[key],
         )
         for (key, name, broker), number in used.items()

@@ -152,7 +152,9 @@ async def _consumers(context: Context, request: WhatIfRequest, found: _Found) ->
     working, would_work = len(names), then
     if kind in ALONE:
         working, would_work = min(working, logs), min(then, logs)
-        found.assumptions.append(f"{kind}: one consumer of each of the {logs} logs works, the others do not")
+        found.assumptions.append(
+            f"{kind}: one consumer {'works' if logs == 1 else f'of each of the {logs} logs works'}, the others do not"
+        )
     limits = (await context.port.topic_policies(topic.own.topic)).effective
     for key in ("max_consumers_per_subscription", "max_consumers_per_topic"):
         if 0 < (allowed := limits.get(key) or 0) < then:
