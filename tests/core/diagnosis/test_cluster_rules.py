@@ -105,7 +105,13 @@ def test_a_missing_owner_is_tried_before_its_start_is_proposed() -> None:
     tried = "Nothing answers at its address http://b:2 (Connection refused). Start it again"
     assert tried in found.summary
     assert found.evidence["tried"] == {"2": {"address": "http://b:2", "why": "Connection refused"}}
+    assert found.summary.startswith(
+        "8 topics wait for brokers 2, 3, which are not registered. Broker 2: Nothing"
+    )
+    assert "danube brokers remove 2. Broker 3: Start it again" in found.summary
+    assert found.summary.endswith("danube brokers remove 3")
     (found,) = findings(absent={"2": 7}, tried={"2": DialFacts(address="http://b:2", failure=None)})
+    assert "not registered. A server" in found.summary
     assert "A server answers at its address http://b:2" in found.summary
     assert "Look at its log before you stop it" in found.summary
 

@@ -24,6 +24,7 @@ HANGS_MS: Final = 180_000  # three times the leader's wait before it takes a ste
 # A cancelled move is shown for an hour from its begin, unless its topic moves again
 CANCELLED_MS: Final = 3_600_000
 SHOWN: Final = 10
+REMEDIES: Final = 3  # of brokers that are gone, in one sentence each
 MILD_SHARE: Final = 0.2  # of its processors that the busiest broker uses: less needs no move
 COPY_LATE_S: Final = 5.0  # many times the linger and a write to the store
 
@@ -74,11 +75,14 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.absent:
         return "every owner of a topic is registered"
     topics = sum(cluster.absent.values())
-    first = min(cluster.absent)
+    first, *others = sorted(cluster.absent)[:REMEDIES]
+    remedies = [gone_remedy(each, tried=cluster.tried.get(each)) for each in (first, *others)]
+    if others:
+        remedies = [f"Broker {each}: {told}" for each, told in zip((first, *others), remedies, strict=True)]
     return Finding(
         severity=Severity.CRITICAL,
         summary=f"{counted(topics, 'topic waits', 'topics wait')} for {_brokers(cluster.absent)} not registered. "
-        + gone_remedy(first, tried=cluster.tried.get(first)),
+        + ". ".join(remedies),
         subject={"broker_id": first},
         evidence={
             "brokers": dict(sorted(cluster.absent.items())[:SHOWN]),
