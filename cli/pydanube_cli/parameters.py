@@ -127,6 +127,8 @@ class Word:
             raise self._refused(text, "one of " + ", ".join(self.choices))
         if self.type in (int, float):
             return self._number(text)
+        if self.type is Path and not text:  # which `Path` takes for this folder
+            raise self._refused(text, "a path")
         return self.type(text) if isinstance(self.type, type) else text
 
     def _number(self, text: str) -> int | float:

@@ -46,6 +46,7 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
     from pydanube_broker.settings.sections import OWN_PORTS, Source, SourceKind
 
     moved = {name: getattr(settings.server, name) for name in (*OWN_PORTS, "http_port")}
+    ports = [port for port in moved.values() if port]
     sources = dict(settings.sources)
     for name, port in moved.items():
         if port == 0:
@@ -54,7 +55,7 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
         if not 1 <= moved[name] <= 65_535:
             raise InvalidArgument(
                 f"--port-offset {offset} moves server.{name} from {port} to {moved[name]}, which is no port. "
-                f"Offsets up to {65_535 - max(getattr(settings.server, each) for each in moved)} work",
+                f"Offsets from {1 - min(ports)} to {65_535 - max(ports)} work",
                 field="port_offset",
                 value=offset,
             )

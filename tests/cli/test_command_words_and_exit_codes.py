@@ -168,8 +168,10 @@ def test_a_verb_without_its_group_is_shown_with_it(danube: Danube) -> None:
         (("topics", "--hlep"), "danube topics has no option '--hlep'; did you mean --help?"),
         (("produce", "t", "-f", "/nowhere/x"), "-f /nowhere/x does not exist. Name a file, or - for stdin"),
         (("produce", "t", "-f", "/tmp"), "-f /tmp is a folder. Name a file, or - for stdin"),
+        (("produce", "t", "-f", ""), "--file must be a path, not ''"),
         (("up", "--config", "no.toml"), "No such file or directory. danube config init no.toml writes one"),
-        (("up", "--port-offset", "60000"), "which is no port. Offsets up to 15484 work"),
+        (("up", "--port-offset", "60000"), "which is no port. Offsets from -6649 to 15484 work"),
+        (("up", "--port-offset", "-7000"), "which is no port. Offsets from -6649 to 15484 work"),
         (
             ("config", "init", "/nowhere/x.toml"),
             "the folder /nowhere does not exist. Make it, or name another",
