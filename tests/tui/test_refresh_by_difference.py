@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from pydanube_tui import source
+from pydanube_tui.filters import parse
 from pydanube_tui.source import Feed
 from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS
 from pydanube_tui.views.subscriptions import age_s, headroom_s
+from pydanube_tui.views.wording import STATUS
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_topic
@@ -131,6 +133,27 @@ async def test_what_did_not_change_is_not_made_anew_and_a_rate_comes_to_rest(clu
         await refreshed()
         assert app.page.rows[0].value(rate_at) == 0
         assert " · in 0/s · " in screen(app), "the sum of all topics, though none of them came again"
+
+
+def test_the_key_for_faults_leaves_as_many_rows_as_are_counted() -> None:
+    """It also left those of an unknown status."""
+    items = [
+        {
+            "topic": "/default/orders",
+            "subscription": status,
+            "partition": None,
+            "status": status,
+            "lag_messages": 1,
+            "consume_rate": None,
+            "oldest_unread_age_s": None,
+        }
+        for status in STATUS
+    ]
+    view = VIEWS["subscriptions"]
+    page = view.page(Situation(view=view, arguments={}, answers={"list": {"items": items}}, now_ms=0))
+    left = parse(view.faults, page.columns).of(page.rows)
+    assert f"{len(left)} not well" in str(page.head)
+    assert len(left) == len(items) - 3
 
 
 def test_ages_go_on_without_a_change_and_brokers_that_do_not_answer_are_named() -> None:
