@@ -116,14 +116,15 @@ def test_items_too_long_for_a_page_together_are_pages_of_one() -> None:
     assert fewer(items[:1], size_of({"items": items[:1], "next_page": None}), 1) is None
 
 
+@pytest.mark.parametrize("token", ["y" * 100, "y" * 200], ids=["short", "long"])
 @pytest.mark.parametrize("operation", ["topics.list", READ_ANY])
-def test_a_page_in_parts_goes_on_with_its_last_part(operation: str) -> None:
+def test_a_page_in_parts_goes_on_with_its_last_part(operation: str, token: str) -> None:
     """A model that followed `next_page` from the first part skipped the others."""
-    page = {"items": [{"name": f"t{n}", "text": "x" * 700} for n in range(10)], "next_page": "y" * 200}
+    page = {"items": [{"name": f"t{n}", "text": "x" * 700} for n in range(10)], "next_page": token}
     whole = page if operation == "topics.list" else {"operation": "topics.list", "result": page}
     asked = Asked(operation=OPERATIONS[operation], arguments={}, profile=Profile.FULL)
     parts = [body_of(whole, replace(asked, part=number)) for number in (1, 2)]
     pages = [part if operation == "topics.list" else part["result"] for part in parts]
     assert [part["rest"]["of"] for part in parts] == [2, 2]
-    assert [each["next_page"] for each in pages] == [None, "y" * 200]
+    assert [each["next_page"] for each in pages] == [None, token]
     assert [item["name"] for each in pages for item in each["items"]] == [f"t{n}" for n in range(10)]
