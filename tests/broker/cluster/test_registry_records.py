@@ -22,6 +22,7 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
     TopicSpec,
 )
+from pydanube_broker.records.json_record import RECORD_VERSION
 from pydanube_core.errors import FormatTooNew
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import CorruptMetadata
@@ -121,7 +122,7 @@ def test_what_is_not_a_record_is_refused(data: bytes) -> None:
 
 
 def test_record_of_a_newer_version_is_refused_as_such() -> None:
-    body = json.loads(spec().to_json()) | {"version": 2, "colour": "red"}
+    body = json.loads(spec().to_json()) | {"version": RECORD_VERSION + 1, "colour": "red"}
     with pytest.raises(FormatTooNew, match="upgrade"):
         TopicSpec.from_json(json.dumps(body).encode(), key="/k")
 
