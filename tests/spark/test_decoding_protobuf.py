@@ -117,6 +117,19 @@ def test_googles_own_types_and_messages_within_themselves() -> None:
     assert found["state"] == "NEW"  # no presence: its default
 
 
+def test_an_any_with_content_that_its_type_does_not_read_is_a_fault() -> None:
+    """It ended the whole job: protobuf's own error is no `ValueError`."""
+    definition = b"""syntax = "proto3";
+import "google/protobuf/any.proto";
+message Order { google.protobuf.Any extra = 1; }
+"""
+    order = message_of(definition)()
+    order.extra.type_url = "type.googleapis.com/google.protobuf.FileDescriptorProto"
+    order.extra.value = b"\xff\xff\xff"
+    with pytest.raises(Fault, match="Any cannot be JSON: "):
+        read(definition, order.SerializeToString())
+
+
 def test_an_older_version_is_read_by_the_numbers_of_the_latest() -> None:
     message = message_of(VERSION_1)(id=7, name="n", state=1, card="c")
     found = read(VERSION_1, message.SerializeToString(), VERSION_2)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
 from pydanube_core.schema_formats.protobuf.descriptors import parse_descriptors
 from pydanube_core.schema_formats.protobuf.messages import read_message
 from pydanube_core.schema_formats.protobuf.protoc import compile_proto
@@ -151,5 +152,5 @@ def _duration(message: Any) -> int:
 def _as_json(message: Any) -> str:
     try:
         return text(json_format.MessageToJson(message, indent=None, preserving_proto_field_name=True))
-    except (json_format.Error, TypeError, KeyError) as error:
+    except (json_format.Error, DecodeError, TypeError, KeyError) as error:  # DecodeError: of an Any's content
         raise Fault(f"{message.DESCRIPTOR.name} cannot be JSON: {error}") from None
