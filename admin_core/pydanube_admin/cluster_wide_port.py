@@ -216,20 +216,33 @@ class ClusterWidePort:
         """Return those owners that are not registered, with their last reports. None: of all owners."""
         missed = await self._port.missed()
         now_s = anyio.current_time()
+        wanted = missed.keys() if owners is None else missed.keys() & {each.broker_id for each in owners}
         # A report does not change while its broker is gone
-        self._known_gone = {
-            each: replace(gone, topics=missed[each], tried=await self._port.dialed(each))
+        known = {
+            each: gone
             for each, gone in self._known_gone.items()
-            if each in missed
-            and gone.gone_since_ms == self._port.gone_since_ms(each)
+            if gone.gone_since_ms == self._port.gone_since_ms(each)
             and not (gone.unread and now_s >= self._read_s[each] + UNREAD_AGAIN_S)
         }
-        wanted = missed.keys() if owners is None else missed.keys() & {each.broker_id for each in owners}
-        for broker_id in wanted - self._known_gone.keys() - {self._own}:
-            if (gone := await gone_owner(self._port, broker_id)) is not None:
-                self._known_gone[broker_id] = gone
+        found: dict[str, GoneOwner] = {}
+
+        async def look(broker_id: str) -> None:
+            gone = known.get(broker_id)
+            if gone is not None:
+                tried = await self._port.dialed(broker_id)
+                found[broker_id] = replace(gone, topics=missed[broker_id], tried=tried)
+            elif (gone := await gone_owner(self._port, broker_id)) is not None:
+                found[broker_id] = gone
                 self._read_s[broker_id] = anyio.current_time()
-        return [self._known_gone[each] for each in sorted(wanted) if each in self._known_gone]
+
+        async with anyio.create_task_group() as group:
+            for broker_id in wanted - {self._own}:
+                group.start_soon(look, broker_id)
+        # Other calls have come to this line meanwhile
+        self._known_gone = {
+            each: gone for each, gone in {**self._known_gone, **found}.items() if each in missed
+        }
+        return [found[each] for each in sorted(found)]
 
     async def _note_left_out(
         self, addresses: Mapping[str, BrokerAddress], answered: Container[str], topics: Mapping[str, set[str]]

@@ -155,3 +155,80 @@ async def test_what_could_not_be_read_of_a_gone_owner_is_read_later(monkeypatch:
     port.gone_since = 9  # it was back meanwhile
     await reported()
     assert port.reads == 3
+
+
+class PortWithTwoGone(PortWithSlowStore):
+    """Brokers 7 and 8 are gone. Attempts to reach them, and the report of 8, wait for their events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.reported = anyio.Event(), anyio.Event()
+        self.dials: list[str] = []
+        self.two_wait, self.known = anyio.Event(), anyio.Event()
+
+    def gone_since_ms(self, broker_id: str) -> int | None:
+        if broker_id == "8":
+            self.known.set()
+        return super().gone_since_ms(broker_id)
+
+    async def missed(self) -> dict[str, int]:
+        return {"7": 3, "8": 2}
+
+    async def reported_at_ms(self, broker_id: str) -> int | None:
+        if broker_id == "8":
+            await self.reported.wait()
+        return 1_000
+
+    async def dialed(self, broker_id: str) -> DialFacts | None:
+        self.dials.append(broker_id)
+        if set(self.dials[-2:]) == {"7", "8"}:
+            self.two_wait.set()
+        await self.reached.wait()
+        return await super().dialed(broker_id)
+
+
+async def ids(wide: ClusterWidePort, *owners: str) -> list[str]:
+    wanted = [BrokerAddress(broker_id=each, broker_url="", admin_url="") for each in owners]
+    return [each.broker_id for each in await wide.gone_owners_of(wanted)]
+
+
+@pytest.mark.anyio
+async def test_calls_about_gone_brokers_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One dialed a broker, another read the report of a second: the first ended with a RuntimeError."""
+    monkeypatch.setattr(gone_owners, "STORES_S", 60.0)
+    port = PortWithTwoGone()
+    port.reached.set()
+    wide = ClusterWidePort(cast(ClusterPort, port), cast(Peers, None))
+    assert await ids(wide, "7") == ["7"]
+    found: list[list[str]] = []
+
+    async def call(broker_id: str) -> None:
+        found.append(await ids(wide, broker_id))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, "8")
+            await anyio.wait_all_tasks_blocked()
+            port.reached = anyio.Event()
+            group.start_soon(call, "7")
+            await anyio.wait_all_tasks_blocked()
+            port.known = anyio.Event()
+            port.reported.set()
+            await port.known.wait()
+            port.reached.set()
+    assert sorted(found) == [["7"], ["8"]]
+
+
+@pytest.mark.anyio
+async def test_gone_brokers_are_dialed_beside_each_other() -> None:
+    port = PortWithTwoGone()
+    port.reached.set()
+    port.reported.set()
+    wide = ClusterWidePort(cast(ClusterPort, port), cast(Peers, None))
+    assert await ids(wide, "7", "8") == ["7", "8"]
+    port.reached, port.two_wait, port.dials = anyio.Event(), anyio.Event(), []
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(ids, wide, "7", "8")
+            await port.two_wait.wait()
+            port.reached.set()
