@@ -28,11 +28,12 @@ from pydanube.wire.endpoint import Tls
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import InvalidArgument, PermissionDenied, Unavailable
+from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, Unavailable
 from pydanube_core.facts import BrokerAddress
-from pydanube_core.ops_call import CARRIED_CALL, call_request
+from pydanube_core.ops_call import CARRIED_CALL, UNCERTAIN, call_request
 
 from pydanube_admin.engine.models import NotSeen
+from pydanube_admin.engine.operation import DECLARED
 from pydanube_admin.engine.permission import call_under_way
 from pydanube_admin.engine.places import Places
 from pydanube_admin.gone_owners import GONE, GoneOwner
@@ -99,10 +100,41 @@ FORWARD_S: Final = 600.0  # a replay or an export may take minutes
 # A broker that sends nothing for so long, and for as long again after a PING, hangs: an assistant waits for that once
 KEEPALIVE_S: Final = 1.0
 CONNECT_S: Final = 2 * KEEPALIVE_S  # the same for a broker that accepts a connection and sends nothing
-# Of a broker that hangs: how long its next connection may take, and how long calls fail without one
+# The same for a call that changes something: one that is given up may have been carried out
+CHANGES_KEEPALIVE_S: Final = 2.0
+# Of a broker that hangs: how long its next connection may take, doubled up to `CONNECT_S` with each that fails, and how
+# long calls fail without one
 AGAIN_CONNECT_S: Final = 0.5
 AGAIN_S: Final = 1.0
 TOPICS_NAMED: Final = 100  # topics of a broker that a list names
+#: methods of the port that change something at the broker that is called
+CHANGES: Final = frozenset(
+    {
+        "hold_unused",
+        "release_unused",
+        "truncate_topic",
+        "set_topic_policies",
+        "set_durability",
+        "create_subscription",
+        "seek_subscription",
+        "skip_messages",
+        "redeliver",
+        "acknowledge",
+        "withdraw",
+        "purge_subscription",
+        "delete_subscription",
+        "place_cursors",
+        "set_failure_policy",
+        "flush_objects",
+        "compact_objects",
+        "collect_objects",
+        "export_objects",
+        "seal_mirror",
+        "replay_topic",
+        "publish_message",
+        "disconnect",
+    }
+)
 SILENT_S: Final = 10.0  # how long a broker that did not answer is skipped: a task may make calls for hours
 
 _not_seen: ContextVar[dict[str, Unseen] | None] = ContextVar("not_seen", default=None)
@@ -121,7 +153,7 @@ class Peers:
         self._port = port
         self._places = Places(port)
         self._asked = asked
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[tuple[str, bool], _Line] = {}  # by address, and whether its calls only read
 
     async def aclose(self) -> None:
         lines = list(self._lines.values())
@@ -152,7 +184,8 @@ class Peers:
                 broker_id=broker.broker_id,
                 retry_after_ms=1000,
             )
-        request, line = call.SerializeToString(), self._line(broker.admin_url)
+        request, reads = call.SerializeToString(), _reads(call.operation)
+        line, sent = self._line(broker.admin_url, reads=reads), False
         began_s = anyio.current_time()
         if line.hangs_until_s > began_s:
             raise Unavailable(
@@ -162,9 +195,18 @@ class Peers:
             )
 
         async def carried(sealed: bytes) -> bytes:
-            answer = await line.channel.carry(
-                CARRIED_CALL, sealed, operation=call.operation, timeout_s=timeout_s
-            )
+            nonlocal sent
+            sent = False
+            await line.connect()
+            sent = True
+            try:
+                answer = await line.channel.carry(
+                    CARRIED_CALL, sealed, operation=call.operation, timeout_s=timeout_s, reads=reads
+                )
+            except ClusterError as error:
+                if error.details.get("url") != broker.admin_url and "tls" not in error.details:
+                    line.answered()  # with an error
+                raise
             line.answered()
             return answer
 
@@ -177,18 +219,19 @@ class Peers:
                     raise
             return await carried(self._port.sealed(broker.broker_id, request))
         except Unavailable as error:
-            if "tls" in error.details and self._lines.get(broker.admin_url) is line:
-                del self._lines[broker.admin_url]  # the next call reads the certificates again
+            if "tls" in error.details and self._lines.get((broker.admin_url, reads)) is line:
+                del self._lines[broker.admin_url, reads]  # the next call reads the certificates again
                 await line.channel.aclose()
-            elif error.details.get("url") != broker.admin_url:  # the error is the other broker's
+            elif sent and error.details.get("url") != broker.admin_url:  # the error is the other broker's
                 raise
             line.failed(anyio.current_time() - began_s)
             tls = error.details.get("tls")
-            raise Unavailable(
-                f"{why} at {broker.admin_url}{'' if tls is None else f': {error.message}'}",
-                broker_id=broker.broker_id,
-                retry_after_ms=1000,
-            ) from error
+            message = f"{why} at {broker.admin_url}{'' if tls is None else f': {error.message}'}"
+            if sent and not reads:
+                raise Unavailable(
+                    f"{message}. {UNCERTAIN}", broker_id=broker.broker_id, outcome="unknown", retryable=False
+                ) from error
+            raise Unavailable(message, broker_id=broker.broker_id, retry_after_ms=1000) from error
 
     async def ask(
         self,
@@ -236,35 +279,51 @@ class Peers:
         given = arguments_of(method, arguments)
         return answer_to_json(method, await getattr(self._port, method)(**given))
 
-    def _line(self, url: str) -> _Line:
-        line = self._lines.get(url)
+    def _line(self, url: str, *, reads: bool) -> _Line:
+        line = self._lines.get((url, reads))
         if line is None:
             shown = self._port.peer_certificates
             tls = Tls(ca=shown.ca, cert=shown.cert, key=shown.key) if url.startswith("https") else None
-            line = self._lines[url] = _Line(Http2Transport(url, tls=tls, keepalive_s=KEEPALIVE_S))
+            keepalive_s = KEEPALIVE_S if reads else CHANGES_KEEPALIVE_S
+            line = self._lines[url, reads] = _Line(Http2Transport(url, tls=tls, keepalive_s=keepalive_s))
         return line
+
+
+def _reads(operation: str) -> bool:
+    """Return whether a call between brokers changes nothing."""
+    if operation.startswith(ASK):
+        return operation.removeprefix(ASK) not in CHANGES
+    known = DECLARED.get(operation)
+    return known is not None and known.reads
 
 
 class _Line:
     """The connection to another broker. While that hangs, a call fails immediately, and one a second looks for it.
 
-    So the silence of a broker costs one call `CONNECT_S`, and each later one `AGAIN_CONNECT_S` at most.
+    So the silence of a broker costs one call `CONNECT_S`, the next `AGAIN_CONNECT_S`, and one a second more, up to `CONNECT_S`:
+    a broker that is slow is reached again.
     """
 
     def __init__(self, transport: Http2Transport) -> None:
         self.channel = OpsChannel(transport.url, transport=transport)
         self.hangs_until_s = 0.0  # by the loop's clock
         self._transport = transport
+        self._again_s = AGAIN_CONNECT_S  # how long a connection may take after the next failure
         self.answered()
 
+    async def connect(self) -> None:
+        """Connect, if no connection is open. Raises `Unavailable`, and then no call has been sent."""
+        await self._transport.link()
+
     def answered(self) -> None:
-        self.hangs_until_s, self._transport.connect_s = 0.0, CONNECT_S
+        self.hangs_until_s, self._transport.connect_s, self._again_s = 0.0, CONNECT_S, AGAIN_CONNECT_S
 
     def failed(self, waited_s: float) -> None:
         """Note a failure. One that came at once, as of a broker that is stopped, costs nothing to repeat."""
         if waited_s >= AGAIN_CONNECT_S / 2:
             self.hangs_until_s = anyio.current_time() + AGAIN_S
-            self._transport.connect_s = AGAIN_CONNECT_S
+            self._transport.connect_s = self._again_s
+            self._again_s = min(CONNECT_S, 2 * self._again_s)
 
 
 def unreadable(broker_id: str, operation: str) -> Unavailable:

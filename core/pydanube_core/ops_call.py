@@ -25,6 +25,8 @@ CARRIED_CALL: Final = (
     "/danube.relay.Administration/Call"  # method by which a broker forwards a call to another
 )
 
+UNCERTAIN: Final = "A change may have been made or not: look before you repeat it"
+
 
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
     """Return `host:port` of a URL, and whether it means TLS: `http`, or `https`; `danube`, `danubes` mean the same.
@@ -146,7 +148,7 @@ def no_answer(*, url: str, operation: str, timeout_s: float, reads: bool = False
     remedy = (
         "Repeat it, or allow more time with --timeout"
         if reads
-        else "A change may have been made or not: look before you repeat it, or allow more time with --timeout"
+        else f"{UNCERTAIN}, or allow more time with --timeout"
     )
     return DeadlineExceeded(
         f"{operation} at {url}: no answer within {timeout_s:g} s. {remedy}",
