@@ -487,10 +487,12 @@ class DialFacts:
 
     address: str | None  # None: not known, because the dialing broker started after it had gone
     failure: str | None  # None: a server answers there
+    connects: bool = False  # with a failure: whether a process accepts connections there
 
     @property
     def answers(self) -> bool:
-        return self.address is not None and self.failure is None
+        """Return whether a process is there, so that its log comes before a start."""
+        return self.address is not None and (self.failure is None or self.connects)
 
     @property
     def sentence(self) -> str:
@@ -499,6 +501,8 @@ class DialFacts:
             return "Its address is not known here, because this broker started after it had gone"
         if self.failure is None:
             return f"A server answers at its address {self.address}, so it may run and not reach the metadata store"
+        if self.connects:
+            return f"A server at its address {self.address} does not answer properly ({self.failure})"
         return f"Nothing answers at its address {self.address} ({self.failure})"
 
 

@@ -53,6 +53,14 @@ def test_the_remedy_fits_what_the_brokers_do_by_themselves(
             "A server answers at its address http://b:2",
             "Nothing answers",
         ),
+        (
+            DialFacts(
+                address="http://b:2", failure="its certificate is not accepted: expired", connects=True
+            ),
+            "A server at its address http://b:2 does not answer properly (its certificate is not accepted: expired). "
+            "Look at its log before you stop it. ",
+            "Nothing answers",
+        ),
         (DialFacts(address=None, failure=None), "Its address is not known here", "answers at"),
     ],
 )
@@ -74,6 +82,11 @@ def test_the_remedy_says_what_was_tried_before(tried: DialFacts | None, said: st
             broker_id="7",
             topics=3,
             tried=DialFacts(address="http://b:2", failure="no answer to us within 5 s"),
+        ),
+        GoneOwner(
+            broker_id="7",
+            topics=3,
+            tried=DialFacts(address="http://b:2", failure="no answer to us within 5 s", connects=True),
         ),
     ],
 )

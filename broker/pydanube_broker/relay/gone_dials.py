@@ -66,7 +66,7 @@ class GoneDials:
 
     async def _dial(self, broker_id: BrokerId, url: str) -> None:
         try:
-            failure = await self._links.dial(url)
-            self._found[broker_id] = DialFacts(address=url, failure=failure), self._loop.time()
+            found = await self._links.dial(url)
+            self._found[broker_id] = found, self._loop.time()
         finally:
             self._under_way.pop(broker_id).set()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.facts import DialFacts
 from pydanube_core.grpc_wire import Headers
 from pydanube_core.http2 import Limits, Stream
 from pydanube_core.http2.codes import ErrorCode
@@ -32,6 +33,7 @@ LIMITS: Final = Limits(
 )
 MESSAGE_BYTES: Final = 64 << 20  # maximum of one message, as brokers accept them
 CONNECT_S: Final = 5.0
+ACCEPTED_S: Final = 1.0  # the kernel of a stopped process accepts for it
 KEEPALIVE_S: Final = 10.0
 
 
@@ -152,6 +154,20 @@ class Link(Http2Link):
 _LINKS: Final = 8
 
 
+async def _connects(url: str) -> bool:
+    """Return whether a process accepts connections at the address. It may end them, or send nothing."""
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(ACCEPTED_S):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, parts.hostname or "", parts.port or 0
+            )
+    except OSError:  # also of the timeout
+        return False
+    transport.abort()
+    return True
+
+
 class Links:
     """The connections to other brokers, up to `_LINKS` per address: opened on demand, closed with the broker.
 
@@ -197,14 +213,14 @@ class Links:
 
         self.reach(call.url, go)
 
-    async def dial(self, url: str) -> str | None:
-        """Open a connection and close it again. Return why it failed, or None if a broker answers there."""
+    async def dial(self, url: str) -> DialFacts:
+        """Open a connection and close it again. If that fails, see whether a process accepts connections there."""
         link = Link(url, asyncio.get_running_loop())
         await link.connect(self._tls)
         if not link.usable:
-            return link.reason
+            return DialFacts(address=url, failure=link.reason, connects=await _connects(url))
         link.close("")
-        return None
+        return DialFacts(address=url, failure=None)
 
     async def _connect(self, url: str) -> None:
         link = Link(url, asyncio.get_running_loop())
