@@ -15,6 +15,7 @@ from pydanube_core.errors import InvalidArgument, InvalidName, NotImplementedYet
 from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names, either, shown
 
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import MAX_WHY_CHARS, Call, Operation
 from pydanube_admin.registry import OPERATIONS, TOOLS
 
@@ -34,6 +35,8 @@ def find_operation(name: str) -> Operation:
     else:
         spelled = name.replace("-", "_").replace(" ", ".")
         close = close_names(spelled, OPERATIONS)
+        if close and OPERATIONS[close[0]].effect is not Effect.DESTROY:
+            close = [each for each in close if OPERATIONS[each].effect is not Effect.DESTROY]
     hint = f"did you mean {either(close)}?" if close else f"known: {', '.join(OPERATIONS)}"
     raise InvalidArgument(
         f"there is no operation {shown(name)!r}; {hint}",

@@ -35,6 +35,7 @@ HOURLY: Final = frozenset({"changes_per_h", "destroyed_messages_per_h"})
 RATES: Final = frozenset(
     {"messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s", "requests_per_s"}
 )
+LONGEST_DEBT_MS: Final = 10_000  # of messages or bytes that came in. Above it, the next batch is refused
 #: limits of a topic, in the original's order. Each is an unsigned 32-bit number there, 0 for no limit
 TOPIC_LIMITS: Final = (
     "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",

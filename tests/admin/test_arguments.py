@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_admin.arguments import parse_call
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.operations.finding import ranking
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument
@@ -126,6 +127,15 @@ def test_an_unknown_operation_names_the_one_that_was_meant() -> None:
         assert error.code == "INVALID_ARGUMENT"
         assert error.details["did_you_mean"][0] == "topics.list", given_name
         assert error.next[0]["operation"] == "topics.list"
+
+
+@pytest.mark.parametrize(
+    ("given_name", "meant"), [("topics.lisst", "topics.list"), ("topics.delet", "topics.delete")]
+)
+def test_only_a_name_like_that_of_a_destructive_operation_suggests_one(given_name: str, meant: str) -> None:
+    close = fault(given_name, {}).details["did_you_mean"]
+    assert close[0] == meant
+    assert all(OPERATIONS[each].effect is not Effect.DESTROY for each in close[1:])
 
 
 @given(

@@ -64,7 +64,7 @@ async def test_policies_of_a_namespace_name_the_topics_that_have_none_of_their_o
     found = await later(cluster, "namespaces.set_policies", **given)
     assert found == (
         "/shop/orders has 2 consumers, and max_consumers_per_topic allows 1. They stay. A client that "
-        "connects or reconnects is refused until fewer than 1 are left"
+        "connects or reconnects is refused until none is left"
     )
     await cluster("topics.set_policies", topic="/shop/orders", policies={"max_consumers_per_topic": 9})
     assert await later(cluster, "namespaces.set_policies", **given) is None
@@ -78,7 +78,10 @@ async def test_quotas_name_each_holder_above_them(cluster: Administered) -> None
     limits = {"topics": 2, "subscriptions": 1, "producers": 1}
     found = await later(cluster, "quotas.set", namespace="shop", limits=limits)
     assert found is not None
-    assert "namespace shop has 3 topics, and topics allows 2. They stay. A new topic is refused" in found
+    assert (
+        "shop has 3 topics, and topics allows 2. They stay. A new topic is refused until fewer than 2 are"
+        in found
+    )
     assert "namespace shop has 2 subscriptions, and subscriptions allows 1" in found
     assert (
         "namespace shop has 2 producers, and producers allows 1. They stay. A client that connects" in found
@@ -107,7 +110,9 @@ async def test_a_rate_below_the_present_one_slows_producers(cluster: Administere
         async def told() -> bool:
             await producer.send_many([b"x"] * 100)
             found = await later(cluster, "quotas.set", namespace="shop", limits={"messages_in_per_s": 1})
-            return found is not None
+            return found is not None and found.endswith(
+                "and messages_in_per_s allows 1. The rest waits. Batches are refused while the debt is above 10 s"
+            )
 
         await until(told)
     found = await later(cluster, "quotas.set", namespace="shop", limits={"messages_in_per_s": 1_000_000})
@@ -125,3 +130,20 @@ async def test_a_rate_above_its_limit_is_not_shown_as_equal(
     assert (told or "").startswith(
         "namespace shop publishes 6 messages a second, and messages_in_per_s allows 5"
     )
+
+
+async def test_limits_whose_use_is_not_measured_say_so_if_they_are_lower(cluster: Administered) -> None:
+    found = await later(cluster, "quotas.set", namespace="shop", limits={"bytes_out_per_s": 100})
+    assert found == (
+        "bytes_out_per_s allows 100. Deliveries beyond it wait. How many bytes are delivered now is not known"
+    )
+    given: dict[str, Any] = {"principal": "user:ann", "limits": {"requests_per_s": 5}}
+    found = await later(cluster, "quotas.set", **given)
+    assert found == (
+        "requests_per_s allows 5. Calls beyond it are refused. How many are made now is not known"
+    )
+    await cluster("quotas.set", **given)
+    higher = {"principal": "user:ann", "limits": {"requests_per_s": 6}}
+    assert await later(cluster, "quotas.set", **higher) is None
+    lower = {"principal": "user:ann", "limits": {"requests_per_s": 4}}
+    assert await later(cluster, "quotas.set", **lower) is not None

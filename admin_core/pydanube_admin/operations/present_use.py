@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import TopicName
-from pydanube_core.quotas import QuotaKind
+from pydanube_core.quotas import LONGEST_DEBT_MS, QuotaKind
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
@@ -18,10 +18,11 @@ from pydanube_admin.engine.permission import Sight
 
 PLACES_NAMED: Final = 3  # of one limit, those furthest above it
 
-_STAY: Final = "They stay. A client that connects or reconnects is refused until fewer than {limit} are left"
-_NO_NEW: Final = "They stay. A new {one} is refused until fewer than {limit} are left"
+_STAY: Final = "They stay. A client that connects or reconnects is refused until {few} left"
+_NO_NEW: Final = "They stay. A new {one} is refused until {few} left"
 _FULL: Final = "Publishes are refused until messages are deleted"
-_SLOWED: Final = "The rest waits, and nothing is refused"
+_WAITS: Final = "The rest waits, and nothing is refused"
+_SLOWED: Final = f"The rest waits. Batches are refused while the debt is above {LONGEST_DEBT_MS // 1000} s"
 #: key of a policy or quota → verb, its unit, one and many, and what follows if more of it is in use
 _FOLLOWS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "max_producers_per_topic": ("has", "producer", "producers", _STAY),
@@ -35,7 +36,12 @@ _FOLLOWS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "producers": ("has", "producer", "producers", _STAY),
     "messages_in_per_s": ("publishes", "message a second", "messages a second", _SLOWED),
     "bytes_in_per_s": ("publishes", "byte a second", "bytes a second", _SLOWED),
-    "messages_out_per_s": ("acknowledges", "message a second", "messages a second", _SLOWED),
+    "messages_out_per_s": ("acknowledges", "message a second", "messages a second", _WAITS),
+}
+#: key of a quota whose use is not measured → what follows from it
+_NOT_MEASURED: Final[Mapping[str, str]] = {
+    "bytes_out_per_s": "bytes_out_per_s allows {limit}. Deliveries beyond it wait. How many bytes are delivered now is not known",
+    "requests_per_s": "requests_per_s allows {limit}. Calls beyond it are refused. How many are made now is not known",
 }
 
 
@@ -64,7 +70,17 @@ def _sentence(key: str, over: Sequence[Excess]) -> str:
     if more := len(over) - len(worst):
         named.append(f"{more} more {'is' if more == 1 else 'are'} above it")
     limit = over[0].limit
-    return f"{', '.join(named)}, and {key} allows {limit}. {follows.format(one=one, limit=limit)}"
+    few = "none is" if limit == 1 else f"fewer than {limit} are"
+    return f"{', '.join(named)}, and {key} allows {limit}. {follows.format(one=one, few=few)}"
+
+
+def not_measured(before: Mapping[str, int], limits: Mapping[str, int | None]) -> list[str]:
+    """Return a sentence for each limit that is lower than before, or new, if its present use is not known."""
+    return [
+        follows.format(limit=limit)
+        for key, follows in _NOT_MEASURED.items()
+        if (limit := limits.get(key)) and not 0 < before.get(key, 0) <= limit
+    ]
 
 
 async def topics_over(

@@ -20,7 +20,7 @@ from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, 
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.stored_grants import PrincipalType, state_values, write_grant
-from pydanube_admin.operations.present_use import holders_over, refused_then
+from pydanube_admin.operations.present_use import holders_over, not_measured, refused_then
 
 QuotaName = Literal[
     "topics",
@@ -135,11 +135,13 @@ async def forecast_set_quota(context: Context, request: SetQuotaRequest) -> Fore
         ],
         image={"limits": dict(before.limits), "warnings": dict(before.warnings)},
         basis=[before.to_bytes().decode(), after.to_bytes().decode()],
-        later=". ".join(await _refused_then(context, after, _given(request.limits))) or None,
+        later=". ".join(await _refused_then(context, before, after, _given(request.limits))) or None,
     )
 
 
-async def _refused_then(context: Context, after: Quota, given: Mapping[str, int | None]) -> list[str]:
+async def _refused_then(
+    context: Context, before: Quota, after: Quota, given: Mapping[str, int | None]
+) -> list[str]:
     """Return a sentence for each given limit that is below the present use of a holder that it applies to."""
     own = {quota.name for quota in await _quotas(context) if quota.kind == after.kind}
 
@@ -149,7 +151,8 @@ async def _refused_then(context: Context, after: Quota, given: Mapping[str, int 
         return holder == after.name if after.name else holder not in own
 
     limits = {key: after.limits.get(key) for key in given}
-    return refused_then(await holders_over(context, after.kind, applies, limits))
+    over = await holders_over(context, after.kind, applies, limits)
+    return [*refused_then(over), *not_measured(before.limits, limits)]
 
 
 async def undo_set_quota(context: Context, request: SetQuotaRequest, done: Done) -> Undo:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from pydanube_core.errors import QuotaExceeded
-from pydanube_core.quotas import HOURLY, RATES, Quota, QuotaKind, QuotaUse
+from pydanube_core.quotas import HOURLY, LONGEST_DEBT_MS, RATES, Quota, QuotaKind, QuotaUse
 
 from pydanube_broker.topics.rate_limit import TokenBucket
 
-LONGEST_DEBT_MS: Final = 10_000
 HOUR_S: Final = 3600
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.tenants.account import LONGEST_DEBT_MS, Account
+from pydanube_broker.tenants.account import Account
 from pydanube_core.errors import InvalidArgument, QuotaExceeded
-from pydanube_core.quotas import Quota, parse_quota
+from pydanube_core.quotas import LONGEST_DEBT_MS, Quota, parse_quota
 
 
 def account(warnings: dict[str, int] | None = None, **limits: int) -> Account:
