@@ -65,8 +65,8 @@ LANES: Final = min(2, os.cpu_count() or 1) + 2
 # the fundamental one; then those of minutes, the longest first: begun late, one of them would run alone at the end.
 FIRST_GROUPS: Final = {
     "spark": 1, "core": 1, "e2e": 2, "admin": 2, "cli": 2, "crash": 1, "client": 1, "connect": 1, "mcp": 1, "links": 1, "tui": 1,
-    "moves": 1, "relay": 1, "subscription": 1, "home": 1, "house": 1, "storage": 1, "serving": 1, "chain": 1, "journal": 1,
-    "cluster": 1,
+    "moves": 1, "diagnosis": 1, "relay": 1, "subscription": 1, "home": 1, "house": 1, "storage": 1, "serving": 1, "chain": 1,
+    "journal": 1, "cluster": 1,
 }  # fmt: skip
 NOT_IN_TEST: Final = (
     "tests marked long: make test-long",
