@@ -170,9 +170,8 @@ class Peers:
         if found is None:
             return None
         sent = type(call).FromString(call.SerializeToString())
-        sent.ClearField(
-            "within"
-        )  # a client may set it, and its receiver would leave the record to this broker
+        # A client may set it, and its receiver would leave the record to this broker
+        sent.ClearField("within")
         why = f"{found.because} is at broker {found.broker.broker_id}, which does not answer"
         return await self._carried(found.broker, sent, why, timeout_s=FORWARD_S)
 
