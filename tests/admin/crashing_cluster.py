@@ -102,7 +102,8 @@ class Cluster:
 
     async def stop(self) -> None:
         self._over.set()
-        await self._life
+        async with asyncio.timeout(60):  # pytest's limit strikes once, and this is called again after it
+            await self._life
 
     async def crash(self) -> None:
         """Go on from what is on the disk now; what the old life does at its end is seen by nobody."""

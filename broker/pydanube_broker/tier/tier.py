@@ -244,7 +244,8 @@ class Tier:
             except Exception:
                 log.exception("tier_failed")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
             self._wake.clear()
 
     async def _look(self) -> list[Due]:

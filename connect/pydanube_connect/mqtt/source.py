@@ -316,7 +316,8 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
 
 async def _within(answered: asyncio.Future[Any], what: str) -> Any:
     try:
-        return await asyncio.wait_for(answered, _ANSWER_S)
+        async with asyncio.timeout(_ANSWER_S):
+            return await answered
     except TimeoutError:
         raise RetryLater(reason=f"{what} within {_ANSWER_S:.0f} s") from None
 

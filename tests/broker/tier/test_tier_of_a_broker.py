@@ -79,3 +79,14 @@ async def test_a_topic_of_the_object_store_has_the_journal_copied_from_its_creat
         await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable", durability="stored")
         assert broker.storing.is_needed
         assert await publish(broker, 1) == "stored"
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_tier_that_is_woken_while_it_ends_still_ends(opened: Opener, steps: int) -> None:
+    async with opened() as broker:
+        broker.tier.wake()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        ending = asyncio.ensure_future(broker.tier.__aexit__())
+        done, _ = await asyncio.wait({ending}, timeout=20)
+        assert done
