@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import gc
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from tests.support import warm_commands
@@ -21,6 +23,9 @@ from tests.support.etcd import EtcdMembers
 # Of pytest-timeout's limit: the deadline must come first. Its signal strikes anywhere in the loop and leaves the
 # test's task running there; under a deadline the test itself ends, with its clean-up, and the next one is undisturbed.
 DEADLINE_SHARE = 0.75
+# pytest-timeout's signal strikes once. Where a test or its clean-up hangs after it, the process ends at so many times the limit,
+# and the gate runs again what was not reached.
+END_SHARE = 1.5
 
 
 # `nohup make test &` starts its processes with SIGINT ignored, and what they start inherits that.
@@ -91,6 +96,25 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
     """Run one etcd for the tests of a module, which have prefixes of their own."""
     with EtcdMembers(tmp_path_factory.mktemp("etcd")) as members:
         yield members
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the process, with the stacks of its threads, if the test hangs where its limit does not end it."""
+    if limit := limit_s(item):
+        file = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(limit * END_SHARE, exit=True, file=file)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The same for its clean-up: pytest stops the clock when a test fails."""
+    pytest_runtest_setup(item)
+
+
+@pytest.hookimpl
+def pytest_runtest_logfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(tryfirst=True)

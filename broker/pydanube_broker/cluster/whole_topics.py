@@ -110,13 +110,13 @@ class WholeTopics:
         present = (await self._records.change(decide)).result
         return [part for part in self._index.partitions(topic) if (part.partition or 0) >= present]
 
-    async def shrink(self, topic: TopicName, partitions: int, held: AddGuards) -> list[TopicRecord]:
+    async def shrink(self, topic: TopicName, partitions: int, add_guards: AddGuards) -> list[TopicRecord]:
         """Delete the partitions from an index on, in one transaction, and return them.
 
         Args:
-            held: adds the guards which hold while the owners of so many logs keep them closed.
+            add_guards: adds the guards that hold while the owners of so many logs keep them closed.
 
-        Raises `TopicNotFound`, and `Conflict` if none would be left, or as `held`. Nothing has changed.
+        Raises `TopicNotFound`, and `Conflict` if none would be left, or as `add_guards`. Nothing has changed.
         """
 
         async def decide(change: Change) -> list[TopicRecord]:
@@ -124,7 +124,7 @@ class WholeTopics:
             dropped = [part for part in self._index.partitions(topic) if (part.partition or 0) >= partitions]
             if not dropped:
                 return []
-            await held(change, len(dropped))
+            await add_guards(change, len(dropped))
             ids = list((parent.spec.ids or ())[:partitions])
             while ids and ids[-1] is None:
                 ids.pop()
@@ -221,13 +221,13 @@ class WholeTopics:
             keys.partitioned_key(parent.topic), replace(parent.spec, partitions=len(ids), ids=tuple(ids))
         )
 
-    async def delete(self, topic: TopicName, grace: Grace | None, held: AddGuards) -> list[TopicRecord]:
-        """Delete a topic with all its partitions, and return them. With a grace it can be restored. `held`: as in `shrink`."""
+    async def delete(self, topic: TopicName, grace: Grace | None, add_guards: AddGuards) -> list[TopicRecord]:
+        """Delete a topic with all its partitions, and return them. With a grace it can be restored. `add_guards`: as in `shrink`."""
 
         async def decide(change: Change) -> list[TopicRecord]:
             parent = self._whole(topic)
             parts = self._index.partitions(topic)
-            await held(change, len(parts))
+            await add_guards(change, len(parts))
             change.guard(self._records.as_known(parent))
             if grace is not None:  # the tombstone first, so that the data of a missing topic is kept
                 tombstone = ParentTombstone(
