@@ -40,6 +40,7 @@ from pydanube_admin.cluster_wide_port import ASKED, ClusterWidePort
 from pydanube_admin.engine.audit.audit_cut_off import record_let_in
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal, run_recorded
+from pydanube_admin.engine.audit.audit_recovered import record_recovery
 from pydanube_admin.engine.balancer import BalanceOptions, Balancer
 from pydanube_admin.engine.broker_names import with_broker_ids
 from pydanube_admin.engine.change_executor import ChangeExecutor
@@ -330,8 +331,9 @@ class AdminCore:
         self._tidied = anyio.Event()
         before = current_identity.set(OPERATOR)  # resumed work was permitted when it began
         try:
-            await self.executor.tidy_up()
             assert self._port is not None, "attached"
+            await record_recovery(self._port, self.audit)
+            await self.executor.tidy_up()
             await record_let_in(self._port, self.audit)
         except ClusterError as error:
             _log.warning("admin.not_tidied_up", extra={"error": str(error)})

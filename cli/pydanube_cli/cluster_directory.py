@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from pydanube.principal import default_principal
 from pydanube_core.errors import CorruptObject
 from pydanube_core.units import format_time, human_bytes
 
@@ -156,7 +157,9 @@ def recover(
     from pydanube_broker.home.cluster_recovery import recover as tell
 
     settings = _settings(config, data_dir, metadata)
-    done = run_async(partial(tell, settings, without=tuple(without or ()), say=_say))
+    done = run_async(
+        partial(tell, settings, without=tuple(without or ()), by=default_principal(os.environ), say=_say)
+    )
     if common.as_json:
         print_json(asdict(done))
     elif done.waiting:

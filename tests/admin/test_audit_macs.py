@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_admin.engine.audit.audit_chain import KEYS_KEY, MAX_TERMS, Head, KeyTerms, head_of, linked
+from pydanube_admin.engine.audit.audit_chain import (
+    FIRST,
+    KEYS_KEY,
+    MAX_TERMS,
+    Head,
+    KeyTerms,
+    head_of,
+    linked,
+)
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
+from pydanube_core.audit_recovery import RECOVERY_KEY, AuditRecovery
 
 from tests.admin.real_broker import Administered, administered
 
@@ -270,6 +279,85 @@ async def test_terms_that_were_taken_away_are_missed_in_later_lives_too(data: Pa
             found = await cluster("audit.verify")
             assert (found["intact"], found["first_bad_seq"], found["forged"]) == (False, 0, 0)
             assert found["chain_only"] == 0, "this broker has the key, and held each record against it"
+
+
+RECOVERY = AuditRecovery(recovery="r1", by="ada@h", time_ms=1_796_000_000_000)
+
+
+async def lose_terms(
+    cluster: Administered, *, stored: bytes | None = None, signed_by: AuditKey | None = None
+) -> None:
+    """An older etcd, and the note of `cluster recover` in it."""
+    await cluster.core.aclose()
+    port = cluster.broker.port
+    note = RECOVERY.to_json(signed_by or await port.audit_key())
+    await port.write_state({KEYS_KEY: stored, RECOVERY_KEY: note})
+
+
+async def test_a_recovery_rebuilds_the_terms_that_an_older_etcd_has_lost_and_is_recorded(data: Path) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await lose_terms(cluster)
+    for topic in ("clicks", "logs"):
+        async with administered(data) as cluster:
+            await cluster("topics.create", topic=topic)
+            found = await cluster("audit.verify")
+            assert (found["intact"], found["chain_only"], found["forged"]) == (True, 0, 0), found
+            assert await cluster.broker.port.read_state(RECOVERY_KEY) is None
+            (record,) = (await cluster("audit.query", filter="cluster.recover"))["items"]
+            assert record["principal"] == "ada@h"
+            assert record["arguments"] == {"recovery": "r1", "key_terms_rebuilt_from": 0}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda head, key_id: without_mac(INVENTED, head),
+        lambda head, key_id: linked(INVENTED, head, STRANGER)[0],
+        lambda head, key_id: without_mac({**INVENTED, "key_id": key_id}, head),
+    ],
+    ids=["without a MAC", "another key's MAC", "the right key's id"],
+)
+@pytest.mark.parametrize("terms", ["none", "of the forger's key"])
+async def test_a_recovery_takes_in_no_record_that_a_writer_of_etcd_forged(
+    data: Path, made: Callable[[Head, str], bytes], terms: str
+) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        key = await cluster.broker.port.audit_key()
+        seq = await smuggle(cluster, lambda head: made(head, key.key_id))
+        forged = KeyTerms(((0, key.key_id), (seq, STRANGER.key_id))).to_json(STRANGER)
+        await lose_terms(cluster, stored=None if terms == "none" else forged)
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")  # a right record behind the forged one
+        found = await cluster("audit.verify")
+        assert (found["intact"], found["first_bad_seq"], found["forged"]) == (False, seq, 1), found
+
+
+async def test_a_recovery_proves_nothing_of_the_records_before_the_first_right_mac(data: Path) -> None:
+    async with administered(data) as cluster:
+        topic = await cluster.broker.registry.audit_topic()
+        await append_durably(topic, [linked(INVENTED, FIRST, STRANGER)[0]], producer="audit", system=True)
+        await cluster("topics.create", topic="orders")
+        await lose_terms(cluster, stored=KeyTerms(((0, STRANGER.key_id),)).to_json(STRANGER))
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")
+        found = await cluster("audit.verify")
+        assert (found["intact"], found["first_bad_seq"]) == (False, 0), found
+
+
+async def test_terms_that_a_writer_of_etcd_removed_are_not_rebuilt_for_a_note_of_his(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await lose_terms(cluster, signed_by=STRANGER)
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")
+        found = await cluster("audit.verify")
+        assert (found["intact"], found["first_bad_seq"]) == (False, 0)
+        assert await cluster.broker.port.read_state(RECOVERY_KEY) is None
+    assert "audit_recovery_unproven" in [record.message for record in caplog.records]
 
 
 async def test_a_change_of_keys_is_said(data: Path, caplog: pytest.LogCaptureFixture) -> None:

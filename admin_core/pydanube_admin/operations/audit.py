@@ -21,6 +21,7 @@ from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.cluster_wide_port import ClusterWidePort
 from pydanube_admin.engine.audit.audit_chain import (
+    DAMAGE,
     FIRST,
     KEYS_KEY,
     NO_RECORD,
@@ -62,7 +63,6 @@ JOINED_WITHIN: Final = 500  # records between the end of a page and a call whose
 PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000
 GLOB: Final = frozenset("*?[")  # an operation with one of these is a pattern
-DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
 
 class QueryAuditRequest(ListRequest):

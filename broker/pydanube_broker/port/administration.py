@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import secrets
-import stat
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
 from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
-from pydanube_core.audit_key import KEY_BYTES, AuditKey
+from pydanube_core.audit_key import AuditKey
 from pydanube_core.errors import (
     ClusterError,
     Conflict,
@@ -31,9 +25,9 @@ from pydanube_core.facts import DataChangesTaken, StateItem
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_storage.audit_file import AuditFile
-from pydanube_storage.folders import sync_folder
 
-from pydanube_broker.home.data_dir import DataDir
+from pydanube_broker.admin_state import AUDIT, audit_key_of
+from pydanube_broker.home.audit_key_file import load_audit_key
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.exports import export_path
@@ -48,77 +42,8 @@ log = logging.getLogger("pydanube.broker")
 T = TypeVar("T")
 
 
-def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
-    """Return the key of this broker's audit records, created if there is none: a file *beside* the data directory.
-
-    So no copy of the directory has it. With the key, audit records that verify can be forged. It is in no metadata, no
-    export and no bundle (docs/backup.md#the-key-of-the-audit).
-
-    A key that can neither be read nor created never prevents a start. The broker then uses a key that ends with the
-    process, and logs a remedy. Its records verify as "chain only" afterwards.
-
-    Args:
-        named: the key's file from the settings. None for the place beside the data directory.
-    """
-    if data_dir.memory and named is None:
-        return AuditKey(secrets.token_bytes(KEY_BYTES))
-    file = named or data_dir.path.with_name(f"{data_dir.path.name}.audit-key")
-    try:
-        return AuditKey(_read(file) or _made(file))
-    except (OSError, ValueError) as error:
-        log.warning(
-            "audit_key_unusable",
-            extra={
-                "path": str(file),
-                "error": str(error),
-                "remedy": "correct it, or name another file in admin.audit_key. Until then the key ends with this "
-                "process",
-            },
-        )
-        return AuditKey(secrets.token_bytes(KEY_BYTES))
-
-
-def _read(file: Path) -> bytes | None:
-    """Read the key. None if there is no such file. Raises `ValueError`: it is no key, or others may read it."""
-    try:
-        source = file.open("rb")
-    except FileNotFoundError:
-        return None
-    with source:
-        found = os.fstat(source.fileno())
-        if sys.platform != "win32":
-            if found.st_mode & stat.S_IRWXO:
-                raise ValueError("every user of this machine may read or write it: chmod 600")
-            if found.st_uid not in (0, os.geteuid()):
-                raise ValueError("it is another user's")
-        text = source.read(2 * KEY_BYTES + 2)
-    key = bytes.fromhex(text.decode("ascii"))
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"it is no key of {KEY_BYTES} bytes in hexadecimal digits")
-    return key
-
-
-def _made(file: Path) -> bytes:
-    """Make a key and write it to stable storage."""
-    key = secrets.token_bytes(KEY_BYTES)
-    # 0600, with this user as its owner.
-    number, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(number, "w") as out:
-            out.write(key.hex() + "\n")
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    sync_folder(file.parent)
-    return key
-
-
 _READ_BYTES: Final = 4 * 1024 * 1024
 _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
-_AUDIT: Final = "audit/"  # keys of the audit's head and its terms
 _AT_ONCE: Final = 500  # records of an export that are read and written together
 _AUDIT_LOOK_S: Final = 60.0  # between two searches for records older than the audit's retention
 _AUDIT_STORED_S: Final = 1.0  # that a call waits for the object store: longer than a piece of the chain takes
@@ -174,8 +99,8 @@ class AdministrationPart:
 
     def _kept_as(self, key: str) -> str:
         """Return the stored key of a value. Each of several brokers has an audit of its own, with head and keys."""
-        if key.startswith(_AUDIT) and self._broker.registry.ownership.several:
-            return f"{_AUDIT}{self._broker.data_dir.broker_id}/{key.removeprefix(_AUDIT)}"
+        if key.startswith(AUDIT) and self._broker.registry.ownership.several:
+            return audit_key_of(self._broker.data_dir.broker_id, key)
         return key
 
     @property

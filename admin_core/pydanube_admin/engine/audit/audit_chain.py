@@ -73,6 +73,13 @@ class KeyTerms:
             kept.append((seq, key_id))
         return KeyTerms(tuple(kept[-MAX_TERMS:]))
 
+    def reaching_back(self, key_id: str, seq: int) -> KeyTerms:
+        """Return the terms with this key from record `seq` on, up to the first term. Unchanged if that is older."""
+        if self.is_cut or self.key_of(seq) is not None:
+            return self
+        later = self.terms[1:] if self.terms and self.terms[0][1] == key_id else self.terms
+        return KeyTerms(((seq, key_id), *later))
+
     def key_of(self, seq: int) -> str | None:
         """Return the key id for a record, or None for a record older than the first MAC."""
         found = None
@@ -94,6 +101,8 @@ NO_RECORD: Final = (
     RecursionError,
     OverflowError,
 )  # reading it
+#: codes of errors for which a record cannot be read at all
+DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 _LOOKED_AT: Final = 4096  # characters of a value: far more than are kept, so that no secret is cut in half
 
 
@@ -211,6 +220,13 @@ class ChainCheck:
         ):
             return "its MAC is wrong: no broker wrote it"
         return None
+
+
+def is_verified(offset: int, payload: bytes, key: AuditKey) -> bool:
+    """Return whether a record has a right MAC by this key. Its link to the record before it is not checked."""
+    check = ChainCheck(None, key, KeyTerms())
+    check.take(offset, payload)
+    return check.verified == 1
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
