@@ -400,30 +400,6 @@ class FailedMoveFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicLeft:
-    """A topic of a broker that is gone. `stored_to`: the store has it up to here. `known_to`: the last known offset."""
-
-    topic: str
-    is_deleted: bool  # and may come back
-    subscriptions: int
-    stored_to: int
-    known_to: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalFacts:
-    """The topics that others take over when a broker is removed.
-
-    `said_at_ms` is the time of the broker's last report about them. None: it never reported.
-    """
-
-    broker_id: str
-    is_removed: bool
-    said_at_ms: int | None
-    topics: tuple[TopicLeft, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOverFacts:
     """A concrete topic of a lost broker, as the object store and the chain of that broker's journal have it.
 
@@ -441,6 +417,22 @@ class TakeOverFacts:
     subscriptions: int
     is_whole: bool = False  # the copy has all that was acknowledged, so the topic continues without a gap
     is_mirror: bool = False  # its link copies missing messages again, so it continues without a gap, too
+    is_deleted: bool = False  # and may come back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalFacts:
+    """The topics that others take over when a broker is removed.
+
+    `said_at_ms` is the time of the broker's last report about them. None: it never reported. `is_copied`: its journal was
+    copied into the object store.
+    """
+
+    broker_id: str
+    is_removed: bool
+    said_at_ms: int | None
+    topics: tuple[TakeOverFacts, ...]
+    is_copied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The plan of `topics.take_over` says where a topic continues: without a gap only if nothing can be missing."""
+"""Plans of `topics.take_over` and `brokers.remove` say where topics continue: without a gap only if nothing can be missing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 from pydanube_admin.engine.models import TopicRequest
+from pydanube_admin.operations.brokers import BrokerChangeRequest, forecast_remove
 from pydanube_admin.operations.topic_take_over import forecast_take_over
-from pydanube_core.facts import TakeOverFacts
+from pydanube_core.facts import RemovalFacts, TakeOverFacts
 
 
 @pytest.mark.anyio
@@ -47,3 +48,50 @@ async def test_topic_continues_without_a_gap_only_where_the_copy_is_whole(
     assert found.later is not None
     assert later in found.later
     assert ("without a gap" in found.later) is is_whole
+
+
+def left(
+    topic: str, *, copied_to: int, reported_to: int | None, missing: int = 0, is_whole: bool = False
+) -> TakeOverFacts:
+    return TakeOverFacts(
+        topic=topic,
+        broker_id="7",
+        copied_to=copied_to,
+        copied_at_ms=None,
+        reported_to=reported_to,
+        reported_at_ms=None if reported_to is None else 2,
+        missing_messages=missing,
+        subscriptions=1,
+        is_whole=is_whole,
+    )
+
+
+@pytest.mark.anyio
+async def test_removal_counts_as_lost_only_what_neither_the_store_nor_the_copied_journal_has() -> None:
+    topics = (
+        left("/default/behind", copied_to=15, reported_to=18, missing=3),
+        left("/default/ahead", copied_to=9, reported_to=5),
+        left("/default/unreported", copied_to=4, reported_to=None),
+        left("/default/whole", copied_to=7, reported_to=6, is_whole=True),
+    )
+    facts = RemovalFacts(broker_id="7", is_removed=False, said_at_ms=2, topics=topics, is_copied=True)
+    context: Any = SimpleNamespace(port=SimpleNamespace(removal=AsyncMock(return_value=facts)))
+    found = await forecast_remove(context, BrokerChangeRequest(broker_id="7"))
+    assert found.blast_radius["messages"] == 3
+    plan = {each["path"]: (each["before"], each["after"]) for each in found.diff[1:]}
+    after = {"owner": "another broker"}
+    assert plan == {
+        "topics/default/behind": (
+            {"stored_to": 15, "known_to": 18},
+            {**after, "goes_on_above": 18 + (1 << 32)},
+        ),
+        "topics/default/ahead": ({"stored_to": 9, "known_to": 9}, {**after, "goes_on_above": 9 + (1 << 32)}),
+        "topics/default/unreported": (
+            {"stored_to": 4, "known_to": None},
+            {**after, "goes_on_above": 4 + (1 << 32)},
+        ),
+        "topics/default/whole": ({"stored_to": 7, "known_to": 7}, {**after, "goes_on_at": 7}),
+    }
+    assert found.later is not None
+    assert "behind the object store and the copy of its journal there are lost" in found.later
+    assert "Of 1 topic it reported nothing" in found.later

@@ -44,6 +44,7 @@ from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.gone_owners import GONE, STORES_S, GoneOwner, gone_owner
 from pydanube_admin.operations.topic_moves import owner_of
+from pydanube_admin.operations.topic_take_over import continued
 from pydanube_admin.peers import not_seen, unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
@@ -638,14 +639,14 @@ class RemovedBroker(Change):
 
 
 def _lost(facts: RemovalFacts) -> int | None:
-    """Return how many messages no store has, by the broker's last report."""
-    known = [each.known_to - each.stored_to for each in facts.topics if each.known_to is not None]
+    """Return how many messages neither the store nor the copy of the journal there has, by the broker's last report."""
+    known = [each.missing_messages for each in facts.topics if each.reported_to is not None or each.is_whole]
     return sum(known) if known or not facts.topics else None
 
 
 async def forecast_remove(context: Context, request: BrokerChangeRequest) -> Forecast:
     facts = await context.port.removal(request.broker_id)
-    lost, untold = _lost(facts), sum(each.known_to is None for each in facts.topics)
+    lost, untold = _lost(facts), sum(each.reported_to is None for each in facts.topics)
     known = (
         "It never reported how far they go, so that the loss cannot be counted"
         if facts.said_at_ms is None
@@ -658,11 +659,11 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
             *(
                 entry(
                     f"topics{each.topic}",
-                    {"stored_to": each.stored_to, "known_to": each.known_to},
                     {
-                        "owner": "another broker",
-                        "goes_on_above": (each.known_to or each.stored_to) + (1 << 32),
+                        "stored_to": each.copied_to,
+                        "known_to": each.reported_to and max(each.copied_to, each.reported_to),
                     },
+                    {"owner": "another broker", **continued(each)},
                 )
                 for each in sorted(facts.topics, key=lambda each: each.topic)[:MOST_SHOWN]
             ),
@@ -673,7 +674,7 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
             messages=lost or 0,
             bytes=None,
         ),
-        later=f"The messages of its topics behind the object store are lost but for its data directory: started on that once more, the broker "
+        later=f"The messages of its topics behind the object store{' and the copy of its journal there' * facts.is_copied} are lost but for its data directory: started on that once more, the broker "
         f"writes them to lost+found/ in the store. {known}. Subscriptions continue at the positions of that report, so that messages "
         "which were acknowledged since are delivered again. If it still runs without etcd it may acknowledge messages "
         "until it reaches etcd: end it first. It may not register again",

@@ -42,7 +42,7 @@ def _found(each: TakeOverFacts) -> dict[str, Any]:
     }
 
 
-def _continued(each: TakeOverFacts) -> dict[str, int]:
+def continued(each: TakeOverFacts) -> dict[str, int]:
     """Return the offset at which the next owner continues, or the one above which it does if messages may be missing."""
     if each.is_whole or each.is_mirror:
         return {"goes_on_at": each.copied_to}
@@ -66,7 +66,7 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
             entry(
                 f"topics{each.topic}",
                 _found(each),
-                {"owner": "another broker", **_continued(each)},
+                {"owner": "another broker", **continued(each)},
             )
             for each in sorted(facts, key=lambda each: each.topic)
         ],

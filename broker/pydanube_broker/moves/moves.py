@@ -153,16 +153,17 @@ class Moves:
         )
         self._registry.ownership.on_their_way = mover.participants
         self._reports = TopicReports(tier.child.call, chain.call, tier.cluster)
+        folder = self._hub.journal.folder.parent
+        self._inherited = Inheritances(chain.store, tier.cluster, folder, self._worker_threads)
         self.taking = RemovedBrokers(
             self._store,
             self._registry.catalog,
             self._reports,
             tier.cluster,
             TakeOvers(self._store, chain.store, tier.cluster, self._registry.catalog.quarantine, me),
+            self._inherited,
         )
         self._left = LostAndFound(self._settings, me, self._hub, tier.cluster, tier.child)
-        folder = self._hub.journal.folder.parent
-        self._inherited = Inheritances(chain.store, tier.cluster, folder, self._worker_threads)
         async with anyio.create_task_group() as group:
             await group.start(self._inherited.run)
             self.taking.take_overs.own_part = lambda chain: group.start_soon(self._inherited.begin, chain)
@@ -534,9 +535,7 @@ class Moves:
         owners = self.taking.take_overs.owners(self._registry.ownership.coordinator, stored)
         found = []
         for owner, topics in owners.items():
-            chain = await self.taking.take_overs.until_now(owner)
-            async with self._inherited.of(chain) as inherited:
-                found += await self.taking.forecast_take_over(owner, topics, chain, inherited)
+            found += await self.taking.forecast_take_over(owner, topics)
         return found
 
     @property

@@ -20,12 +20,13 @@ from typing import Final
 import anyio
 from pydanube_core.errors import (
     ClusterError,
+    Conflict,
     CorruptObject,
     InvalidArgument,
     LastBroker,
     MetadataUnavailable,
 )
-from pydanube_core.facts import RemovalFacts, TakeOverFacts, TopicLeft
+from pydanube_core.facts import RemovalFacts, TakeOverFacts
 from pydanube_core.links import link_of
 from pydanube_storage.catalog import CatalogHead, ObjectCatalog
 from pydanube_storage.catalog.catalog import Committed
@@ -42,7 +43,7 @@ from pydanube_broker.cluster.move_record import ChainRange, Stage
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.moves.inheritance import Inherited
+from pydanube_broker.moves.inheritance import Inheritances, Inherited
 from pydanube_broker.moves.move import Witnesses, assign, joined, take_away
 from pydanube_broker.moves.take_over import NO_HEIR, Found, TakeOvers
 from pydanube_broker.slices import Slices
@@ -95,6 +96,7 @@ class RemovedBrokers:
         reports: TopicReports,
         cluster: str,
         take_overs: TakeOvers,
+        inherited: Inheritances,
     ) -> None:
         self.take_overs = take_overs
         self.unsettled = True  # whether a journal record may be closing
@@ -103,6 +105,7 @@ class RemovedBrokers:
         self._catalog = catalog
         self._reports = reports
         self._cluster = cluster
+        self._inherited = inherited
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
         # The last reports of brokers whose topics are being taken away
         self._said: dict[BrokerId, Mapping[int, LogState]] = {}
@@ -291,11 +294,8 @@ class RemovedBrokers:
         _, reported_ms = await self._reports.read(broker_id)
         return reported_ms
 
-    async def forecast(self, coordinator: Coordinator, broker_id: BrokerId) -> RemovalFacts:
-        """Return the effect that a removal of the broker would have.
-
-        Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`.
-        """
+    async def check_removable(self, coordinator: Coordinator, broker_id: BrokerId) -> None:
+        """Raise the error for which a broker cannot be removed: `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
         if broker_id in coordinator.members:
             raise is_registered(broker_id)
         if await self._store.get(keys.incarnation_key(broker_id)) is None:
@@ -309,73 +309,94 @@ class RemovedBrokers:
                 f"the topics of broker {broker_id} have nowhere to go: no broker of this release takes any",
                 field="broker_id",
             )
+
+    async def forecast(self, coordinator: Coordinator, broker_id: BrokerId) -> RemovalFacts:
+        """Return the effect that a removal of the broker would have.
+
+        Raises as `check_removable`, and `CorruptObject`, `DiskFull`, `Unavailable` of the chain of its journal.
+        """
+        await self.check_removable(coordinator, broker_id)
+        try:
+            chain = await self.take_overs.until_now(broker_id)
+        except Conflict:  # its journal was not copied
+            return await self._forecast(coordinator, broker_id, None)
+        async with self._inherited.of(chain) as inherited:
+            return await self._forecast(coordinator, broker_id, (chain, inherited))
+
+    async def _forecast(
+        self, coordinator: Coordinator, broker_id: BrokerId, copied: tuple[ChainRange, Inherited] | None
+    ) -> RemovalFacts:
         places = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
-        said, said_ms = await self._reports.read(broker_id)
-        heads = await self._objects.heads()
+        reports, reported_ms = await self._reports.read(broker_id)
+        heads, slices, topics = await self._objects.heads(), Slices(), list[TakeOverFacts]()
+        for place in places:
+            await slices()
+            report = reports.get(place.topic_id), reported_ms
+            topics.append(self._facts(broker_id, place, heads.get(place.topic_id), report, copied))
         return RemovalFacts(
             broker_id=str(broker_id),
             is_removed=bool(await removed_among(self._store, [broker_id])),
-            said_at_ms=said_ms,
-            topics=tuple(
-                self._left(each, heads.get(each.topic_id), said.get(each.topic_id)) for each in places
-            ),
+            said_at_ms=reported_ms,
+            topics=tuple(topics),
+            is_copied=copied is not None,
         )
 
-    async def forecast_take_over(
-        self, broker_id: BrokerId, topics: Iterable[TopicId], chain: ChainRange, inherited: Inherited
-    ) -> list[TakeOverFacts]:
+    async def forecast_take_over(self, broker_id: BrokerId, topics: Iterable[TopicId]) -> list[TakeOverFacts]:
         """Return the result that a take-over of a lost broker's topics would have.
 
-        Raises `StoreUnavailable`, `MetadataUnavailable`.
+        Raises `Conflict`, `CorruptObject`, `DiskFull`, `Unavailable`, `StoreUnavailable`, `MetadataUnavailable`.
         """
-        reports, reported_ms = await self._reports.read(broker_id)
-        found = []
-        for topic_id in topics:
-            item = await self._store.get(keys.assignment_key(topic_id))
-            if item is None:
-                continue
-            now = Assignment.of(item.key, item.value)
-            head = await self._objects.head(topic_id)
-            stored_to = 0 if head is None else head.head.tiered_offset
-            state = inherited.state(now, replace(chain, above_epoch=now.sealed_epoch))
-            copied_to = max(stored_to, 0 if state is None else state.next_offset)
-            report = reports.get(topic_id)
-            hole = 0
-            if state is not None and state.next_offset > (begin := max(stored_to, state.needed_offset)):
-                first = inherited.first_offset(topic_id)
-                hole = max(0, (state.next_offset if first is None else first) - begin)
-            beyond = 0 if report is None else max(0, report.next_offset - copied_to)
-            found.append(
-                TakeOverFacts(
-                    topic=str(now.topic),
-                    broker_id=str(broker_id),
-                    copied_to=copied_to,
-                    copied_at_ms=None if state is None else state.append_time_ms or None,
-                    reported_to=None if report is None else report.next_offset,
-                    reported_at_ms=None if report is None else reported_ms,
-                    missing_messages=hole + beyond,
-                    is_whole=_is_whole(now, chain),
-                    is_mirror=self._is_mirror(now),
-                    subscriptions=len(self._starts(topic_id)),
-                )
-            )
+        chain, found = await self.take_overs.until_now(broker_id), []
+        async with self._inherited.of(chain) as inherited:
+            reports, reported_ms = await self._reports.read(broker_id)
+            for topic_id in topics:
+                item = await self._store.get(keys.assignment_key(topic_id))
+                if item is None:
+                    continue
+                now = Assignment.of(item.key, item.value)
+                held = await self._objects.head(topic_id)
+                head = None if held is None else held.head
+                report = reports.get(topic_id), reported_ms
+                found.append(self._facts(broker_id, now, head, report, (chain, inherited)))
         return found
+
+    def _facts(
+        self,
+        broker_id: BrokerId,
+        now: Assignment,
+        head: CatalogHead | None,
+        reported: tuple[LogState | None, int | None],
+        copied: tuple[ChainRange, Inherited] | None,
+    ) -> TakeOverFacts:
+        """Compare what the object store and the chain have of a lost broker's topic with its last report."""
+        report, reported_ms = reported
+        stored_to, hole, state, chain = 0 if head is None else head.tiered_offset, 0, None, None
+        if copied is not None:
+            chain, inherited = copied
+            state = inherited.state(now, replace(chain, above_epoch=now.sealed_epoch))
+            if state is not None and state.next_offset > (begin := max(stored_to, state.needed_offset)):
+                first = inherited.first_offset(now.topic_id)
+                hole = max(0, (state.next_offset if first is None else first) - begin)
+        copied_to = max(stored_to, 0 if state is None else state.next_offset)
+        beyond = 0 if report is None else max(0, report.next_offset - copied_to)
+        return TakeOverFacts(
+            topic=str(now.topic),
+            broker_id=str(broker_id),
+            copied_to=copied_to,
+            copied_at_ms=None if state is None else state.append_time_ms or None,
+            reported_to=None if report is None else report.next_offset,
+            reported_at_ms=None if report is None else reported_ms,
+            missing_messages=hole + beyond,
+            is_whole=_is_whole(now, chain),
+            is_mirror=self._is_mirror(now),
+            is_deleted=self._catalog.index.topic_by_id(now.topic_id) is None,
+            subscriptions=len(self._starts(now.topic_id)),
+        )
 
     async def remove(self, broker_id: BrokerId) -> None:
         """Remove a broker: the leader reassigns its topics. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
         if await remove(self._store, broker_id, at_ms=now_ms()):
             log.warning("broker_removed", extra={"broker_id": str(broker_id)})
-
-    def _left(self, place: Assignment, head: CatalogHead | None, said: LogState | None) -> TopicLeft:
-        stored = 0 if head is None else head.tiered_offset
-        known = None if said is None else max(stored, said.next_offset)
-        return TopicLeft(
-            topic=str(place.topic),
-            is_deleted=self._catalog.index.topic_by_id(place.topic_id) is None,
-            subscriptions=len(self._starts(place.topic_id)),
-            stored_to=stored,
-            known_to=known,
-        )
 
     def _is_to_go(self, place: Assignment) -> bool:
         """Return whether a lost broker's topic has to be taken over here.

@@ -149,8 +149,9 @@ class BrokersPart:
         return await removals.forecast(self._broker.ownership.coordinator, number)
 
     async def remove_broker(self, broker_id: str) -> None:
-        await self.removal(broker_id)
-        await self._broker.moves.removals().remove(broker_number(broker_id))
+        removals, number = self._broker.moves.removals(), broker_number(broker_id, field="broker_id")
+        await removals.check_removable(self._broker.ownership.coordinator, number)
+        await removals.remove(number)
         if self._broker.telemetry is not None:
             self._broker.telemetry.note_removed(broker_id)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pyarrow.parquet
 import pytest
 from pydanube import Retry, connect
 from pydanube_broker.broker import Broker
@@ -24,8 +25,8 @@ from pydanube_core.names import TopicName
 from pydanube_storage.catalog.catalog import Committed
 from pydanube_storage.objects import LocalStore
 
-from tests.broker.moves.test_moves_between_brokers import broker_id
-from tests.broker.moves.test_take_over_of_topics import lost, read_all, record_of, until_state
+from tests.broker.moves.test_moves_between_brokers import broker_id, move
+from tests.broker.moves.test_take_over_of_topics import JUMP, lost, read_all, record_of, until_state
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, no_brokers, several_brokers
 from tests.support.waiting import until
@@ -263,6 +264,62 @@ async def test_broker_that_comes_back_stores_again(etcd: EtcdMembers, tmp_path: 
         assert await read_all(cluster, "t", 22) == FIRST + SECOND + THIRD
 
 
+async def until_stored(cluster: SeveralBrokers) -> None:
+    with anyio.fail_after(30):
+        while not (await assignment(cluster)).stored:  # noqa: ASYNC110  (it is in the store)
+            await anyio.sleep(0.02)
+
+
+async def test_removed_broker_exports_the_stored_messages_of_a_topic_that_went_on_elsewhere(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    """The topic continued above a gap before it was stored, so its journal alone cannot prove what others have."""
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[2], "fsynced")
+        await publish(cluster, FIRST)
+        await cluster.brokers[1].port.remove_broker(await lost(cluster, 2))
+        await until(lambda: cluster.serves_name("t"))
+        owner = cluster.brokers[3]
+        if cluster.owner("t") is not owner:
+            await move(cluster, "t", owner)
+        assert await owner.port.set_durability("t", "stored")
+        await until_stored(cluster)
+        first, level = await publish(cluster, SECOND)
+        assert first >= JUMP
+        assert level == "stored"
+
+        gone = await lost(cluster, 3)
+        await cluster.brokers[1].port.remove_broker(gone)
+        await until(lambda: cluster.serves_name("t"))
+        assert cluster.owner("t") is cluster.brokers[1]
+        assert await publish(cluster, THIRD) == (first + len(SECOND), "stored"), "without a gap"
+        with pytest.raises(Fenced, match=r"was removed from the cluster.* are in .*/lost\+found/"):
+            await quick(cluster.settings(3)).__aenter__()
+        (found,) = (tmp_path / "objects").glob(f"*/lost+found/{gone}/default/t/*/*.parquet")
+        assert pyarrow.parquet.read_metadata(found).metadata[b"danube.durability"] == b"stored"
+        table = pyarrow.parquet.read_table(found)
+        assert table.column("payload").to_pylist() == SECOND
+        assert table.column("offset").to_pylist() == [first + n for n in range(len(SECOND))]
+        assert await read_all(cluster, "t", 12) == SECOND + THIRD
+
+
+async def test_broker_that_comes_back_exports_nothing_of_a_stored_topic_that_went_on_without_a_gap(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        await publish(cluster, FIRST)
+        topic_id = cluster.brokers[3].registry.catalog.index.topic(NAME).topic_id
+        gone = await lost(cluster, 3)
+        await until(lambda: cluster.serves_name("t"))
+        await publish(cluster, SECOND)
+        await cluster.start(3)
+        await until_state(cluster, gone, JournalState.OPEN)
+        await until(lambda: topic_id not in cluster.brokers[3].hub.states)
+        assert not list((tmp_path / "objects").glob("*/lost+found/**/*.parquet"))
+        assert await read_all(cluster, "t", 17) == FIRST + SECOND
+
+
 async def test_broker_that_was_fenced_acknowledges_nothing_and_comes_back(
     etcd: EtcdMembers, tmp_path: Path
 ) -> None:
@@ -315,9 +372,7 @@ async def test_durability_that_is_raised_counts_once_everything_is_stored(
         served = owner.registry.find(NAME)
         assert served is not None
         await until(lambda: served.in_store)
-        with anyio.fail_after(30):
-            while not (await assignment(cluster)).stored:  # noqa: ASYNC110  (it is in the store)
-                await anyio.sleep(0.02)
+        await until_stored(cluster)
         assert (await publish(cluster, THIRD))[1] == "stored"
         await lost(cluster, 3)
         shutil.rmtree(tmp_path / "broker-3")

@@ -237,8 +237,17 @@ async def test_removed_broker_leaves_what_its_chain_has(cluster: SeveralBrokers,
     await filled("t", owner)
     await owner.journal.until_durable()
     shutil.copytree(owner.journal.folder, tmp_path / "copied")
+    async with connect(owner.broker_url) as client, client.producer("t") as producer:
+        await producer.send_many(LOST)
+    await owner.moves.keep_states()
     gone = await lost(cluster, 3)
     await copied(cluster, tmp_path, int(gone))
+    plan = await cluster.brokers[1].port.removal(gone)
+    assert plan.is_copied
+    (found,) = (each for each in plan.topics if each.topic == "/default/t")
+    assert (found.copied_to, found.reported_to, found.missing_messages) == (15, 18, len(LOST)), (
+        "the messages of the chain are not lost"
+    )
     await cluster.brokers[1].port.remove_broker(gone)
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
