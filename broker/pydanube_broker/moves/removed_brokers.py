@@ -516,8 +516,7 @@ class RemovedBrokers:
         assert now.move is not None
         said = inherited
         if said is None:
-            states, _ = await self._reports.read(BrokerId(int(now.move.source)))
-            said = states.get(now.topic_id)
+            said = await self._reports.recent(BrokerId(int(now.move.source)), now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
         if self._is_mirror(now):
             return rebuilt_mirror(state, end=begin, starts=self._starts(now.topic_id))

@@ -100,7 +100,7 @@ class AdministrationPart:
     def _kept_as(self, key: str) -> str:
         """Return the stored key of a value. Each of several brokers has an audit of its own, with head and keys."""
         if key.startswith(AUDIT) and self._broker.registry.ownership.several:
-            return audit_key_of(self._broker.data_dir.broker_id, key)
+            return audit_key_of(str(self._broker.data_dir.broker_id), key)
         return key
 
     @property

@@ -9,10 +9,14 @@ The tier's process reads and writes the store (`tier.topic_reports_work`) for th
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from hashlib import sha256
+from typing import Final
 
+import anyio
 from pydanube_core.errors import CorruptObject
 
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
@@ -22,6 +26,8 @@ from pydanube_broker.tier.topic_reports_work import Call
 from pydanube_broker.topics.log_state import LogState
 
 log = logging.getLogger("pydanube.cluster")
+
+_RECENT_S: Final = 10.0  # a broker that is not lost reports once a minute
 
 
 class TopicReports:
@@ -38,6 +44,8 @@ class TopicReports:
         self._cluster = cluster
         self._written = b""  # the digest of the report written last
         self._count = 0
+        self._recent: dict[BrokerId, Mapping[int, LogState]] = {}  # reports read in the last `_RECENT_S`
+        self._reading = anyio.Lock()
 
     async def write(self, me: BrokerId, incarnation: Incarnation, states: Iterable[LogState]) -> bool:
         """Store the topics' states unless they are those stored last. Return whether they were stored.
@@ -89,6 +97,17 @@ class TopicReports:
             log.error("states_not_readable", extra={"folder": folder, "error": error.message})
             return {}, None
         return states, int(found["written_ms"])
+
+    async def recent(self, broker_id: BrokerId, topic_id: int) -> LogState | None:
+        """Return a topic's state in a broker's last report as it was at most `_RECENT_S` ago, None if it has none.
+
+        A report contains all topics, and an heir rebuilds thousands of them in a row. Raises `StoreUnavailable`.
+        """
+        async with self._reading:
+            if broker_id not in self._recent:
+                self._recent[broker_id], _ = await self.read(broker_id)
+                asyncio.get_running_loop().call_later(_RECENT_S, self._recent.pop, broker_id, None)
+            return deepcopy(self._recent[broker_id].get(topic_id))  # the topic changes it
 
     def _folder(self, broker_id: BrokerId) -> str:
         return f"{self._cluster}/states/{broker_id}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import anyio
@@ -9,8 +10,10 @@ import pyarrow.parquet
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.moves import moves, removed_brokers
+from pydanube_broker.tier.topic_reports import TopicReports
+from pydanube_broker.topics.log_state import LogState
 from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -244,6 +247,32 @@ async def test_a_deleted_topic_of_a_removed_broker_comes_back_with_what_was_tier
     await until(lambda: any(broker.registry.restorable() for broker in cluster.brokers.values()))
     await registry.restore("c1")
     await assert_taken_over(cluster, "t", said=True)
+
+
+async def test_the_report_of_a_removed_broker_is_read_once_for_all_of_its_topics(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names all topics, so reading it for each of thousands of topics kept the processor of an heir busy."""
+    owner, names = cluster.brokers[3], [f"t{n}" for n in range(8)]
+    for name in names:
+        await owner.registry.create(
+            TopicName.parse(name), partitions=0, dispatch_strategy="reliable", here=True
+        )
+    await owner.moves.keep_states()
+    lost = await gone(cluster, 3)
+    reads: list[TopicReports] = []
+    read = TopicReports.read
+
+    async def counted(self: TopicReports, broker_id: BrokerId) -> tuple[dict[int, LogState], int | None]:
+        reads.append(self)
+        return await read(self, broker_id)
+
+    monkeypatch.setattr(TopicReports, "read", counted)
+    await cluster.brokers[1].port.remove_broker(lost)
+    for name in names:
+        await until(lambda name=name: cluster.serves(TopicName.parse(name)))
+    most = max(Counter(map(id, reads)).values())
+    assert most <= 2, "as the leader, and as an heir"
 
 
 async def test_new_topics_of_a_removed_broker_name_are_not_held_up(cluster: SeveralBrokers) -> None:
