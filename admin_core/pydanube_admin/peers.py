@@ -30,7 +30,8 @@ from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, Unavailable
 from pydanube_core.facts import BrokerAddress
-from pydanube_core.ops_call import CARRIED_CALL, UNCERTAIN, call_request
+from pydanube_core.ops_call import CARRIED_CALL, UNCERTAIN, call_request, unknown_outcome
+from pydanube_core.port_marks import is_read
 
 from pydanube_admin.engine.models import NotSeen
 from pydanube_admin.engine.operation import DECLARED
@@ -107,34 +108,6 @@ CHANGES_KEEPALIVE_S: Final = 2.0
 AGAIN_CONNECT_S: Final = 0.5
 AGAIN_S: Final = 1.0
 TOPICS_NAMED: Final = 100  # topics of a broker that a list names
-#: methods of the port that change something at the broker that is called
-CHANGES: Final = frozenset(
-    {
-        "hold_unused",
-        "release_unused",
-        "truncate_topic",
-        "set_topic_policies",
-        "set_durability",
-        "create_subscription",
-        "seek_subscription",
-        "skip_messages",
-        "redeliver",
-        "acknowledge",
-        "withdraw",
-        "purge_subscription",
-        "delete_subscription",
-        "place_cursors",
-        "set_failure_policy",
-        "flush_objects",
-        "compact_objects",
-        "collect_objects",
-        "export_objects",
-        "seal_mirror",
-        "replay_topic",
-        "publish_message",
-        "disconnect",
-    }
-)
 SILENT_S: Final = 10.0  # how long a broker that did not answer is skipped: a task may make calls for hours
 
 _not_seen: ContextVar[dict[str, Unseen] | None] = ContextVar("not_seen", default=None)
@@ -227,9 +200,9 @@ class Peers:
             tls = error.details.get("tls")
             message = f"{why} at {broker.admin_url}{'' if tls is None else f': {error.message}'}"
             if sent and not reads:
-                raise Unavailable(
-                    f"{message}. {UNCERTAIN}", broker_id=broker.broker_id, outcome="unknown", retryable=False
-                ) from error
+                whole = call_under_way.get()  # of which a call of the port is a part
+                facts = unknown_outcome(call.operation if whole is None else whole.operation.name)
+                raise Unavailable(f"{message}. {UNCERTAIN}", broker_id=broker.broker_id, **facts) from error
             raise Unavailable(message, broker_id=broker.broker_id, retry_after_ms=1000) from error
 
     async def ask(
@@ -291,7 +264,7 @@ class Peers:
 def _reads(operation: str) -> bool:
     """Return whether a call between brokers changes nothing."""
     if operation.startswith(ASK):
-        return operation.removeprefix(ASK) not in CHANGES
+        return is_read(ClusterPort, operation.removeprefix(ASK))
     known = DECLARED.get(operation)
     return known is not None and known.reads
 

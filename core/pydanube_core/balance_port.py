@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pydanube_core.balance import Assessment, LoadReport
 from pydanube_core.facts import FailedMoveFacts, MoveFacts
+from pydanube_core.port_marks import reads
 
 
 class BalancePort(Protocol):
@@ -35,6 +36,7 @@ class BalancePort(Protocol):
     async def failed_moves(self) -> Sequence[FailedMoveFacts]:
         """Return the moves that were cancelled, of topics that have not moved since, in no order."""
 
+    @reads
     async def loads(self) -> Sequence[LoadReport]:
         """Return this broker's load. For a lone broker only that it exists."""
 

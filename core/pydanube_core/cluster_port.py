@@ -10,6 +10,7 @@ starts both passes it on. It has three parts, which differ in the brokers that c
   all brokers.
 
 Topics and subscriptions are given as whole names (`/namespace/topic`). Every method may raise a `ClusterError`.
+Methods that other brokers call and that change nothing are marked with `reads`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from pydanube_core.facts import (
 )
 from pydanube_core.links import LinkFacts
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges, TopicKey
+from pydanube_core.port_marks import reads
 from pydanube_core.quotas import QuotasPort
 from pydanube_core.schema_facts import SchemasPort
 from pydanube_core.security.locks_port import LocksPort
@@ -170,6 +172,7 @@ class MetadataPort(Protocol):
         Raises `TopicNotFound`.
         """
 
+    @reads
     async def topic_policies(self, topic: str) -> PolicyFacts: ...
 
     async def namespaces(self) -> Sequence[NamespaceFacts]: ...
@@ -193,6 +196,7 @@ class MetadataPort(Protocol):
         Raises `SubscriptionNotFound` if nothing is kept any more, `NameReused`, `TopicNotFound`.
         """
 
+    @reads
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         """Return the fields in effect, or as kept for a subscription that does not exist yet."""
 
@@ -307,6 +311,7 @@ class MetadataPort(Protocol):
 class TopicPort(Protocol):
     """One topic: messages, subscriptions, cursors, objects. Its owner answers."""
 
+    @reads
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         """Return the topic's own facts, then its partitions'. Raises `TopicNotFound`."""
 
@@ -360,6 +365,7 @@ class TopicPort(Protocol):
     async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
         """Create a subscription on every partition. Raises `AlreadyExists`, `LimitReached`."""
 
+    @reads
     async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
         """Return concrete topic → the offset of a position in it."""
 
@@ -369,9 +375,11 @@ class TopicPort(Protocol):
     async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
         """Acknowledge the first `count` open messages of a concrete topic, and return how many were acknowledged."""
 
+    @reads
     async def unacknowledged(self, topic: str, subscription: str, offsets: Sequence[int]) -> Sequence[int]:
         """Return which of some offsets of a concrete topic are not acknowledged, ascending."""
 
+    @reads
     async def count_unacknowledged(
         self, topic: str, subscription: str, ranges: Sequence[tuple[int, int]]
     ) -> int:
@@ -384,6 +392,7 @@ class TopicPort(Protocol):
         go on. Returns the offsets. Durable on return. Raises `Conflict`, `DispatchMismatch`.
         """
 
+    @reads
     async def end_of_oldest(self, topic: str, subscription: str, count: int) -> int:
         """Return one past the `count`-th or last unacknowledged message of a concrete topic, 0 or the floor if none."""
 
@@ -406,12 +415,14 @@ class TopicPort(Protocol):
         Raises `Conflict` if it was to be `held` (`hold_unused`), and is no longer.
         """
 
+    @reads
     async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
         """Return concrete topic → an image of the cursor, for `place_cursors`."""
 
     async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
         """Restore the cursors to their images. Durable on return."""
 
+    @reads
     async def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
     ) -> CursorDifference:
@@ -426,9 +437,11 @@ class TopicPort(Protocol):
         those are dropped.
         """
 
+    @reads
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
         """Return how many messages `set_failure_policy` would drop or dead-letter immediately."""
 
+    @reads
     async def topic_history(
         self, topic: str, subscription: str | None, *, most: int, since_s: float | None = None
     ) -> TopicHistory:
@@ -439,23 +452,29 @@ class TopicPort(Protocol):
         Raises `TopicNotFound`. For an unknown subscription there is no cursor.
         """
 
+    @reads
     async def diagnose_topic(self, topic: str) -> Diagnosis:
         """Return the findings about a topic and its partitions. Raises `TopicNotFound`."""
 
+    @reads
     async def diagnose_subscription(self, topic: str, subscription: str) -> Diagnosis:
         """Return the findings about one subscription. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
+    @reads
     async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
         """Return causes that keep messages out. Raises `TopicNotFound`, `InvalidArgument` (unknown producer)."""
 
+    @reads
     async def topic_ranges(
         self, topic: str, *, start: str | None, until: str | None
     ) -> Mapping[str, tuple[int, int]]:
         """Return concrete topic → [start, end) between two positions, also of a partitioned topic. None: begin, end."""
 
+    @reads
     async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
         """Return the committed objects, as `ObjectItem`, with times in milliseconds since 1970."""
 
+    @reads
     async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]: ...
 
     async def flush_objects(self, topic: str) -> int:
@@ -463,6 +482,7 @@ class TopicPort(Protocol):
 
     async def compact_objects(self, topic: str) -> int: ...
 
+    @reads
     async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
         """Return {path, bytes} of the objects that `collect_objects` would delete."""
 
@@ -487,6 +507,7 @@ class TopicPort(Protocol):
         Copies do not keep the attributes named in `without`.
         """
 
+    @reads
     async def read_messages(
         self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
     ) -> Sequence[MessageFacts]:
@@ -501,32 +522,40 @@ class TopicPort(Protocol):
 class EachBrokerPort(Protocol):
     """The facts of one broker and the topics that it owns. Its lists have only those."""
 
+    @reads
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
         """Return the facts of the named topics, in their order. Deleted ones are left out."""
 
+    @reads
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
         """Return the messages that retention would delete from these topics together with these policies in effect."""
 
+    @reads
     async def subscriptions(
         self, topic: str | None, subscription: str | None
     ) -> Sequence[SubscriptionFacts]: ...
 
+    @reads
     async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
         """Return the changes of this broker's lists since its mark, by its start. None: only the present mark.
 
         The cost depends on the number of changes, not of topics. A changed item may no longer exist.
         """
 
+    @reads
     async def lag_of_status(
         self, status: LagStatus, topic: str | None, subscription: str | None
     ) -> LagKeysOfStatus:
         """Return the subscriptions of each log with this settled status. Raises `TopicNotFound`."""
 
+    @reads
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
         """Return the lag of the keys, in their order. Deleted ones are left out."""
 
+    @reads
     async def diagnose_cluster(self) -> Diagnosis: ...
 
+    @reads
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
         """Return the open alerts, worst first, and the last closed ones, newest first."""
 
@@ -553,6 +582,7 @@ class EachBrokerPort(Protocol):
             details: of the error that it answered.
         """
 
+    @reads
     async def status(self) -> BrokerFacts: ...
 
     async def unload(self) -> None:
@@ -569,6 +599,7 @@ class EachBrokerPort(Protocol):
     async def log_lines(self, *, lines: int, level: str | None, since_ms: int | None) -> Sequence[LogLine]:
         """Return the last lines of the broker's own log, oldest first."""
 
+    @reads
     async def traffic(self, topic: str | None) -> TrafficFacts:
         """Return the traffic of one topic with its partitions, or of all. Raises `TopicNotFound`."""
 
@@ -578,10 +609,13 @@ class EachBrokerPort(Protocol):
     def take_data_changes(self) -> DataChangesTaken:
         """Return the changes waiting to be recorded, and empty the queue."""
 
+    @reads
     async def producers(self) -> Sequence[SessionFacts]: ...
 
+    @reads
     async def consumers(self) -> Sequence[SessionFacts]: ...
 
+    @reads
     async def links(self) -> Sequence[LinkFacts]:
         """Return every declared link, with the mirrors of the logs that this broker owns."""
 
@@ -590,9 +624,11 @@ class EachBrokerPort(Protocol):
 
     async def journal(self) -> Mapping[str, Any]: ...
 
+    @reads
     async def traffic_history(self) -> TrafficHistory:
         """Return this broker's traffic and unread messages of the last day."""
 
+    @reads
     async def at_stop(self) -> StopFacts:
         """Return the topics that this broker serves, as its stop would find them."""
 

@@ -26,6 +26,7 @@ CARRIED_CALL: Final = (
 )
 
 UNCERTAIN: Final = "A change may have been made or not: look before you repeat it"
+SENT: Final = "sent"  # detail of an error: the request was on its way when the connection was lost
 
 
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
@@ -107,7 +108,7 @@ def call_result(response: CallResponse) -> bytes:
 def call_failed(
     error: ClusterError, *, url: str, operation: str, timeout_s: float, reads: bool = False
 ) -> ClusterError:
-    """Return the error for a call that did not reach the admin port, in words for its caller.
+    """Return the error for a call that the admin port did not answer, in words for its caller.
 
     Args:
         reads: the operation changes nothing.
@@ -117,6 +118,12 @@ def call_failed(
             return no_answer(url=url, operation=operation, timeout_s=timeout_s, reads=reads)
         case Unavailable() if "tls" in error.details:
             return error
+        case Unavailable() if SENT in error.details and not reads:
+            return Unavailable(
+                f"the connection to {url} was lost before it answered {operation}. {UNCERTAIN}",
+                url=url,
+                **unknown_outcome(operation),
+            )
         case Unavailable():
             return Unavailable(
                 f"no broker answers at {url}; start one with `danube up`, or name another with --admin "
@@ -154,4 +161,25 @@ def no_answer(*, url: str, operation: str, timeout_s: float, reads: bool = False
         f"{operation} at {url}: no answer within {timeout_s:g} s. {remedy}",
         url=url,
         timeout_s=timeout_s,
+        **({} if reads else unknown_outcome(operation)),
     )
+
+
+def unknown_outcome(operation: str) -> dict[str, Any]:
+    """Return the facts of an error after which a change may have been made: not to be repeated, and where to look."""
+    looks: tuple[tuple[Any, ...], ...] = (
+        ("changes.list", "what_changed", "danube changes list", {}, "shows it if it was made, with its undo"),
+        (
+            *("audit.query", "query_audit", f"danube audit query --operation {operation}"),
+            {"operation": operation},
+            "shows whether the call arrived, and how it ended",
+        ),
+    )
+    return {
+        "outcome": "unknown",
+        "retryable": False,
+        "next": [
+            dict(zip(("operation", "tool", "command", "arguments", "why"), each, strict=True))
+            for each in looks
+        ],
+    }

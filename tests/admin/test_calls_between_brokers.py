@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -12,13 +13,15 @@ import anyio
 import pytest
 from hpack import Encoder
 from pydanube_admin import peers as module
-from pydanube_admin.peers import CHANGES, Peers
+from pydanube_admin.cluster_wide_port import ASKED
+from pydanube_admin.peers import Peers
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, TopicNotFound, Unavailable
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.generated.danube_ops_pb2 import CallResponse
 from pydanube_core.http2.codes import PREFACE, FrameType
 from pydanube_core.ops_call import call_request
+from pydanube_core.port_marks import is_read
 
 from tests.broker.rpc.http2_peer import (
     ACK,
@@ -47,6 +50,7 @@ class SlowBroker:
     calls = 0
     connections = 0
     ends = False  # the connection, with the next answer
+    hangs_up = False  # once it has the request
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -68,6 +72,8 @@ class SlowBroker:
                     writer.write(settings(ack=True))
                 elif each.end:
                     self.calls += 1
+                    if self.hangs_up:
+                        return
                     await anyio.sleep(self.answers_after_s)
                     head = encoder.encode([(":status", "200"), ("content-type", "application/grpc")])
                     trailers = encoder.encode([("grpc-status", "0")])
@@ -175,5 +181,38 @@ async def test_a_refusal_by_a_broker_that_hung_shows_that_it_answers(monkeypatch
         assert isinstance(await called(peers, broker, "topics.describe"), TopicNotFound)
 
 
-def test_changes_of_the_port_are_methods_of_it() -> None:
-    assert all(callable(getattr(ClusterPort, name)) for name in CHANGES)
+def test_each_method_that_brokers_call_is_declared_as_a_read_or_counts_as_a_change() -> None:
+    """A new one is a change until it is marked with `reads`: then add it to neither list."""
+    assert {name for name in ASKED if not is_read(ClusterPort, name)} == {
+        *("acknowledge", "redeliver", "withdraw", "place_cursors", "seek_subscription", "skip_messages"),
+        *("create_subscription", "delete_subscription", "purge_subscription", "set_failure_policy"),
+        *(
+            "hold_unused",
+            "release_unused",
+            "truncate_topic",
+            "seal_mirror",
+            "replay_topic",
+            "publish_message",
+        ),
+        *("set_durability", "set_topic_policies", "disconnect"),
+        *("flush_objects", "compact_objects", "collect_objects", "export_objects"),
+    }
+    assert all(inspect.isfunction(getattr(ClusterPort, name)) for name in ASKED)
+
+
+async def test_a_change_without_a_mark_that_is_given_up_has_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A method that a later version adds, and forgets to declare."""
+
+    async def forget(self: Any, topic: str) -> None: ...
+
+    monkeypatch.setattr(ClusterPort, "forget", forget, raising=False)
+    async with slow_broker(monkeypatch) as (broker, peers):
+        monkeypatch.setattr(module, "CHANGES_KEEPALIVE_S", 0.2)
+        broker.answers_after_s = FOREVER
+        address = BrokerAddress(broker_id="2", broker_url="", admin_url=broker.url)
+        with pytest.raises(Unavailable) as caught:
+            await peers.ask(address, "forget", {"topic": "t"})
+    assert (caught.value.details["outcome"], caught.value.retryable) == ("unknown", False)
+    assert [each["operation"] for each in caught.value.next] == ["changes.list", "audit.query"]

@@ -24,6 +24,7 @@ from pydanube_core.errors import (
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import call_target
 
+from tests.admin.test_calls_between_brokers import slow_broker
 from tests.support.filled_cluster import serve_ops
 
 pytestmark = pytest.mark.anyio
@@ -117,8 +118,30 @@ async def test_no_answer_in_time_is_deadline_exceeded_and_says_what_is_uncertain
             with pytest.raises(DeadlineExceeded) as read:
                 await ops.call("topics.list")
     assert "may have been made or not" in caught.value.message
+    assert (caught.value.details["outcome"], caught.value.retryable) == ("unknown", False)
+    assert read.value.retryable
     assert "Repeat it" in read.value.message
     assert "change" not in read.value.message
+
+
+async def test_a_connection_that_is_lost_within_a_change_leaves_its_outcome_unknown_and_says_where_to_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with anyio.fail_after(60):
+        async with slow_broker(monkeypatch) as (broker, _), OpsClient(broker.url) as ops:
+            broker.hangs_up = True
+            with pytest.raises(Unavailable) as caught:
+                await ops.call("topics.create", {"topic": "x"})
+            with pytest.raises(Unavailable) as read:
+                await ops.call("topics.list")
+    assert broker.calls == 2, "it had the change"
+    assert (caught.value.details["outcome"], caught.value.retryable) == ("unknown", False)
+    assert "A change may have been made or not: look before you repeat it" in caught.value.message
+    assert [each["command"] for each in caught.value.next] == [
+        "danube changes list",
+        "danube audit query --operation topics.create",
+    ]
+    assert ("outcome" in read.value.details, read.value.retryable) == (False, True)
 
 
 def without_times(result: Any) -> Any:

@@ -209,7 +209,7 @@ class Call:
                 self._link.http.pause(self._stream)
             self._wake()
         if ended:
-            self._end(not_reached(self._link.url, "the answer ended without a status"))
+            self._end(not_reached(self._link.url, "the answer ended without a status", sent=True))
 
     def _hand_over(self, messages: Sequence[bytes], take: Callable[[bytes], bool]) -> None:
         """Give messages to the listener. Those after one for which it returns False are dropped."""
@@ -229,7 +229,8 @@ class Call:
         if not self._over:
             if not why:
                 why = f"the stream was reset: {_CODES.get(code, code)}"
-            self._end(not_reached(self._link.url, why))
+            refused = code == ErrorCode.REFUSED_STREAM  # the peer has not processed it
+            self._end(not_reached(self._link.url, why, sent=not refused))
 
     def eased(self) -> None:
         """Resume writing: there is room again."""
@@ -243,7 +244,9 @@ class Call:
         elif status == b"0":
             partial = self._reader is not None and self._reader.held
             self._end(
-                not_reached(self._link.url, "the answer ended inside of a message") if partial else None
+                not_reached(self._link.url, "the answer ended inside of a message", sent=True)
+                if partial
+                else None
             )
         else:
             name = _STATUSES.get(status, "UNKNOWN")

@@ -7,7 +7,7 @@ The broker's errors arrive whole in the streams' `Failure` messages. On unary ca
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from pydanube_core.errors import (
     CODES,
@@ -20,22 +20,29 @@ from pydanube_core.errors import (
     Unavailable,
     error_for,
 )
+from pydanube_core.ops_call import SENT
 
 ERROR_METADATA: Final = "danube-error-bin"
 
 
-def not_reached(url: str, why: str, *, tls: bool = False, retryable: bool = True) -> Unavailable:
+def not_reached(
+    url: str, why: str, *, tls: bool = False, retryable: bool = True, sent: bool = False
+) -> Unavailable:
     """Return the error for a broker that cannot be reached.
 
     Args:
         tls: the handshake failed, and `why` has the remedy.
         retryable: False for a certificate that is not trusted, which does not change while a program retries.
+        sent: the broker may have received the request, and carried it out.
     """
     if tls:
         return Unavailable(
             f"no TLS with the broker at {url}: {why}", broker=url, tls=why, retryable=retryable
         )
-    return Unavailable(f"the broker at {url} cannot be reached ({why}). Is `danube up` running?", broker=url)
+    more: dict[str, Any] = {SENT: True} if sent else {}
+    return Unavailable(
+        f"the broker at {url} cannot be reached ({why}). Is `danube up` running?", broker=url, **more
+    )
 
 
 def error_of(
