@@ -108,7 +108,7 @@ class Producer:
             self._router = Router(self._routing, len(partitions))
             self._lanes = [self._lane(index, concrete, len(partitions)) for index, concrete in partitions]
             for lane in self._lanes:
-                self._tasks.start(lane.run(), name=f"publish {self._topic}")
+                self._tasks.start(lane.run(), name=f"publish {self._topic}", ended=lane.task_ended)
             await self._open()
             session = self._session
             if self._options.schema is not None and session is not None and session.schema[0]:

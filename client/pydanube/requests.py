@@ -26,7 +26,7 @@ from pydanube.consumer import Consumer
 from pydanube.message import INBOX, REPLY_TO, REQUEST, Message
 from pydanube.options import ConsumerOptions, ProducerOptions
 from pydanube.producer import Producer
-from pydanube.tasks import TaskOwner
+from pydanube.tasks import TaskOwner, shared
 from pydanube.wire.transport import copy_of
 
 MOST_PRODUCERS: Final = 256  # services called and inboxes answered. The least recently used one is closed
@@ -197,7 +197,7 @@ class Requests:
             producer.patient = True
             task = self._opening[topic] = self._tasks.start(producer.__aenter__(), name=f"opening {topic}")
             task.add_done_callback(partial(self._opened, topic))
-        return await asyncio.shield(task)
+        return await shared(task)
 
     def _opened(self, topic: str, task: asyncio.Task[Producer]) -> None:
         del self._opening[topic]
@@ -213,7 +213,7 @@ class Requests:
             return self._inbox
         if self._opening_inbox is None or self._opening_inbox.done():
             self._opening_inbox = self._tasks.start(self._open_inbox(), name="opening an inbox")
-        return await asyncio.shield(self._opening_inbox)
+        return await shared(self._opening_inbox)
 
     async def _open_inbox(self) -> str:
         inbox = f"{INBOX}{os.urandom(12).hex()}"

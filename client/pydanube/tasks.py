@@ -9,8 +9,10 @@ waiters).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+
+from pydanube_core.errors import ClosedResource
 
 T = TypeVar("T")
 
@@ -26,10 +28,19 @@ class TaskOwner:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    def start(
+        self, work: Coroutine[Any, Any, T], *, name: str, ended: Callable[[], None] | None = None
+    ) -> asyncio.Task[T]:
+        """Start a task.
+
+        Args:
+            ended: called at its end, also if it was cancelled before its first step and no line of `work` has run.
+        """
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if ended is not None:
+            task.add_done_callback(lambda _: ended())
         return task
 
     @staticmethod
@@ -54,6 +65,20 @@ class TaskOwner:
 def _seen(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # else asyncio logs that it was never retrieved
+
+
+async def shared(task: asyncio.Task[T]) -> T:
+    """Wait for a task that has other waiters too: a cancellation ends the waiting, not the task.
+
+    Raises `ClosedResource` if the task's owner has cancelled it. The waiter was not cancelled then.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        waiter = asyncio.current_task()
+        if task.cancelled() and (waiter is None or not waiter.cancelling()):
+            raise ClosedResource("the client is closed") from None
+        raise
 
 
 def take_back_cancellation() -> None:

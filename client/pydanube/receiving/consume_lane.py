@@ -200,6 +200,11 @@ class ConsumeLane:
             self._die(Internal(f"the consumer's task failed: {error!r}", topic=self.topic))
             raise
 
+    def task_ended(self) -> None:
+        """Fail the opener if `run` was cancelled before it began, because the client was closed in that moment."""
+        if not self.opened.done():
+            self._die(ClosedResource(f"the consumer of {self.topic} is closed", topic=self.topic))
+
     async def _run(self) -> None:
         attempt = 0
         retry = self._options.retry

@@ -109,7 +109,7 @@ class Receiver:
         self._lanes = [*self._lanes, *added]
         self._share_credit()
         for lane in added:
-            self._tasks.start(lane.run(), name=f"{options.role} {lane.topic}")
+            self._tasks.start(lane.run(), name=f"{options.role} {lane.topic}", ended=lane.task_ended)
         await until_open(added)
 
     async def _follow(self, watch: TopicWatch) -> None:

@@ -194,6 +194,11 @@ class PublishLane:
             self._die(Internal(f"the producer's task failed: {error!r}", topic=self._options.topic))
             raise
 
+    def task_ended(self) -> None:
+        """Fail the opener if `run` was cancelled before it began, because the client was closed in that moment."""
+        if not self.opened.done():
+            self._die(ClosedResource("the producer is closed", topic=self._options.topic))
+
     async def _run(self) -> None:
         attempt = 0
         while True:

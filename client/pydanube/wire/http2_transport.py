@@ -140,7 +140,7 @@ class Http2Transport:
                 self._failed, self._failures = error, self._failures + 1
                 raise
             if self._closed:
-                link.abort()
+                link.abort("given up")
                 raise Unavailable(f"the connection to {self._url} is closed", broker=self._url)
             self._links = {each for each in self._links if not each.closed.done()} | {link}
             self._current = link
