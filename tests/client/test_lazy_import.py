@@ -43,7 +43,7 @@ def test_connect_loads_nothing_that_only_some_programs_need() -> None:
         "import sys; from pydanube import connect; print(*sorted({'anyio', 'grpc', 'numpy', 'pyarrow', 'pydantic', 'secrets', "
         "'google.protobuf.descriptor_pool', 'pydanube_core.schema_formats.avro.model', 'pydanube_core.links', 'pydanube_core.services', "
         "'lz4', 'backports.zstd', 'pydanube.consumer', 'pydanube.handler_loop', 'pydanube.options', 'pydanube.producer', "
-        "'pydanube.schemas', 'pydanube_core.batch'}"
+        "'pydanube.schemas', 'pydanube_core.batch', 'pydanube_core.facts'}"
         " & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
