@@ -33,7 +33,7 @@ from typing import Any, Final
 import anyio
 import grpc
 from grpc import aio
-from pydanube_broker.rpc.connection_limits import raise_limit
+from pydanube_broker.rpc.places import raise_limit
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.security.permissions import Binding, Grants, Principal, Resource, Scope
 from pydanube_core.services import PRODUCER_SERVICE

@@ -52,9 +52,9 @@ from pydanube_broker.relay.dead_letters import APPEND, RelayedDeadLetters
 from pydanube_broker.relay.link import Links
 from pydanube_broker.relay.relay import client_context, join, open_relay
 from pydanube_broker.rpc.certificates import port_certificates
-from pydanube_broker.rpc.connection_limits import places, raise_limit
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.own_server import OwnServer
+from pydanube_broker.rpc.places import places, raise_limit
 from pydanube_broker.security.locks import open_locks
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.copy_stream import COPY, copy_stream, wires

@@ -10,11 +10,11 @@ from pydanube_core.http_hosts import is_loopback
 from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.parts import BrokerParts
-from pydanube_broker.rpc.connection_limits import Places
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_server import OwnServer, Times
+from pydanube_broker.rpc.places import Places
 from pydanube_broker.security.http_identity import IdentifiedApp
 from pydanube_broker.status.http_status import PAGES, PROBES, Shown, status_app
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO, TypeVar
 
 from pydanube_admin.engine.declaration import Declared
-from pydanube_admin.wording.radius import radius_text
+from pydanube_admin.wording.radius import lost_text, radius_text
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.names import REPLAYED_FROM
 
@@ -42,12 +42,17 @@ def consents(operation: Declared, arguments: Mapping[str, Any], plan: Mapping[st
 
 def describe(operation: Declared, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """Print the plan on stderr."""
-    would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
-    _print_plan(f"{operation.command_line(arguments)} {would}", plan, sys.stderr)
+    radius, command = plan["blast_radius"], operation.command_line(arguments)
+    would = (
+        f"would destroy: {lost_text(radius, plan.get('later'))}"
+        if plan.get("effect") == "destroy"
+        else f"would touch: {radius_text(radius)}"
+    )
+    _print_plan(f"{command} {would}", plan, sys.stderr)
 
 
 def _print_plan(would: str, plan: Mapping[str, Any], stream: TextIO) -> None:
-    print(f"{would}: {radius_text(plan['blast_radius'])}", file=stream)
+    print(would, file=stream)
     if plan.get("later"):
         print(f"{plan['later']}.", file=stream)
     for line in _diff_lines(plan):
@@ -61,7 +66,7 @@ def show_plan(
     if common.as_json:
         print_json(plan)
         return
-    _print_plan(f"{plan['operation']} would touch", plan, sys.stdout)
+    _print_plan(f"{plan['operation']} would touch: {radius_text(plan['blast_radius'])}", plan, sys.stdout)
     print(
         f"it {'can' if plan.get('reversible') else 'cannot'} be undone. Until {plan['expires_at']}, to do exactly this:"
     )

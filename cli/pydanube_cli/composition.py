@@ -31,9 +31,9 @@ from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.departure import Patience, depart
 from pydanube_broker.rpc.caller import call_metadata
-from pydanube_broker.rpc.connection_limits import places
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
+from pydanube_broker.rpc.places import places
 from pydanube_broker.security.http_identity import IdentifiedApp
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.log import configure_logging

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import sys
-import tarfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -131,6 +130,8 @@ def _pack(
             raise InvalidArgument(
                 f"--log: cannot read {log}: {error.strerror}", field="log", value=str(log)
             ) from None
+    import tarfile  # it is slow to load
+
     with tarfile.open(bundle, "w:gz") as archive:
         for name, content in files.items():
             content = without_passwords(content.decode("utf-8", "replace")).encode()

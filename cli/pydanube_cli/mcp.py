@@ -117,8 +117,9 @@ def mcp(*, common: Common, options: McpOptions) -> None:
         run_stdio(connections, **served)
         return
     settings.check_startable()
-    from pydanube_broker.rpc.connection_limits import patient_http, places
+    from pydanube_broker.rpc.connection_limits import patient_http
     from pydanube_broker.rpc.listening import listen
+    from pydanube_broker.rpc.places import places
 
     port = DEFAULT_PORT if options.http_port is None else options.http_port
     listener = listen(options.host, port, flag="http-port")

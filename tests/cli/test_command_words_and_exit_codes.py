@@ -80,7 +80,8 @@ def test_doctor_loads_neither_the_journal_nor_the_rules_of_the_diagnosis(tmp_pat
     (tmp_path / "danube-data").mkdir()
     program = (
         "import sys; from pydanube_cli.main import run; run(['doctor']); print([m for m in sys.modules if m in ('numpy', "
-        "'pydanube_admin.registry', 'pydanube_broker.journal', 'pydanube_core.diagnosis', 'pydanube_storage.metadata.etcd')])"
+        "'pydanube_admin.registry', 'pydanube_broker.journal', 'pydanube_core.diagnosis', 'pydanube_core.facts', "
+        "'pydanube_storage.metadata.etcd', 'tarfile')])"
     )
     words = [sys.executable, "-c", program]
     out = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout

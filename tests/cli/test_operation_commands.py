@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 import pytest
 from pydanube_admin.registry import OPERATIONS
+from pydanube_cli.answers import describe
 from pydanube_cli.operations import command_of
 
 from tests.cli.running import Danube
@@ -61,6 +65,29 @@ def test_dry_run_of_a_create_changes_nothing(danube: Danube, admin_url: str) -> 
     assert ran.code == 0
     assert ran.result["operation"] == "topics.create"
     assert danube("topics", "list", "--json", "--admin", admin_url).result["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        (("topics", "delete", "orders"), r"1 topic, 1 subscription, 500 messages, [\d.]+ KiB"),
+        (
+            ("topics", "truncate", "orders", "--before", "offset:20"),
+            r"20 messages, [\d.]+ (B|KiB) now, of 1 topic, 1 subscription",
+        ),
+        (("subscriptions", "purge", "orders", "billing"), r"40 messages now, of 1 subscription"),
+    ],
+    ids=["delete", "truncate", "purge"],
+)
+def test_a_refused_plan_names_only_lost_things_as_destroyed(
+    danube: Danube, admin_url: str, words: tuple[str, ...], lost: str
+) -> None:
+    error = danube(*words, "--json", "--admin", admin_url).error
+    assert re.search(f"destroys: {lost}\\.", error["message"]), error["message"]
+    plan = error["details"]["plan"]
+    with redirect_stderr(StringIO()) as shown:
+        describe(OPERATIONS[plan["operation"]], plan["arguments"], plan)
+    assert re.search(f"would destroy: {lost}\n", shown.getvalue()), shown.getvalue()
 
 
 def test_delete_without_consent_is_refused_and_shows_the_plan(danube: Danube, admin_url: str) -> None:

@@ -21,7 +21,7 @@ from pydanube_core.errors import Conflict, InvalidArgument, SubscriptionNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
-from pydanube_core.units import format_time
+from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
@@ -294,9 +294,11 @@ async def _forecast(
         )
         again = sum(max(0, each.state.next_unacked - targets[each.topic]) for each in found)
         later = (
-            f"{again} messages are written again, by a sink under new positions in its target"
+            f"{counted(again, 'message is', 'messages are')} written again, by a sink under new positions in its target"
             if again
-            else None
+            else "The sink passes over unread messages, which stay in the topic"
+            if passed
+            else "No message is passed over, and none is written again"
         )
     else:
         after, passed = places or dict.fromkeys(known), 0

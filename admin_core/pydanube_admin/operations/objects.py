@@ -290,6 +290,7 @@ async def forecast_collect(context: Context, request: TopicRequest) -> Forecast:
         diff=[entry(item["path"], {"bytes": item["bytes"]}, None) for item in found[:MAX_SHOWN]],
         blast_radius=_radius(found),
         basis=[str(topic.own.topic_id), sorted(item["path"] for item in found)],
+        later="The topic and its messages stay: the catalog lists none of these objects",
     )
 
 

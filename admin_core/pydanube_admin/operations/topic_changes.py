@@ -356,6 +356,7 @@ async def forecast_truncate(context: Context, request: TruncateTopicRequest) -> 
         ),
         basis=[str(topic.own.topic_id), pinned],
         pinned={"places": pinned},
+        later="The topic and its subscriptions stay. A subscription that was further back continues at the new start",
     )
 
 

@@ -11,12 +11,19 @@ _TAKEN: Final = ("messages", "bytes")
 
 
 def loss_text(radius: Mapping[str, int | None], later: str | None) -> str:
-    """Return the loss of a plan, in words. With a `later`, topics and subscriptions stay: they are only touched."""
+    """Return the loss of a plan, in words, with the sentence about later consequences."""
+    lost = lost_text(radius, later)
+    return lost if later is None else f"{lost}. {later}"
+
+
+def lost_text(radius: Mapping[str, int | None], later: str | None) -> str:
+    """Return the immediate loss. With a `later`, topics and subscriptions stay, and only messages of them go."""
     if later is None:
         return radius_text(radius)
-    gone = radius_text({name: radius[name] for name in _TAKEN})
-    touched = radius_text({name: count for name, count in radius.items() if name not in _TAKEN})
-    return f"{gone if any(radius[name] for name in _TAKEN) else 'no message'} now, of {touched}. {later}"
+    taken = {name: count for name, count in radius.items() if name in _TAKEN and count}
+    touched = {name: count for name, count in radius.items() if name not in _TAKEN and count}
+    now = f"{radius_text(taken) if taken else 'no message'} now"
+    return f"{now}, of {radius_text(touched)}" if touched else now
 
 
 def radius_text(radius: Mapping[str, int | None]) -> str:

@@ -1,64 +1,25 @@
-"""Limits of a port's connections: their number, and how long an HTTP connection may be silent.
+"""Limits of an HTTP port's connections: their number, and how long one may be silent.
 
-All ports and the files share the process's descriptors. Each port has its part of them, so that idle connections to one
-port leave enough for the others and for the disk. A full port closes the longest idle connection of the address that
-has most.
+A full port closes the longest idle connection of the address that has most.
 """
 
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydanube_broker.rpc.caller import Peer, address_of
 from pydanube_broker.rpc.peer_memory import TLS_BYTES, PeerBuffer, PeerMemory
+from pydanube_broker.rpc.places import MOST
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-
 TOO_MANY_OF_ADDRESS: Final = "too_many_of_address"
 REQUEST_S: Final = 20.0  # seconds for the head of a request, and between two pieces of its body
-_KEPT_FOR_FILES: Final = 48
-MOST: Final = 10_000
-_MOST_HTTP: Final = 512
 _TOGETHER_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """How many connections a port accepts."""
-
-    grpc: int
-    other: int  # each of the three other ports
-    of_address: int = MOST  # of these, from one address
-
-
-def raise_limit() -> None:
-    """Raise the process's limit of descriptors to the hard limit. The usual soft one of 1 024 is made for `select`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def places(of_address: int | None = None) -> Places:
-    """Return how many connections fit into the process's limit of descriptors. `of_address` is the setting."""
-    found = places_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    return replace(found, of_address=of_address or MOST)
-
-
-def places_within(soft: int) -> Places:
-    """Return how many connections fit into a limit of `soft` descriptors."""
-    if soft == resource.RLIM_INFINITY:
-        return Places(grpc=MOST, other=_MOST_HTTP)
-    other = max(2, min(_MOST_HTTP, soft // 16))
-    files = max(_KEPT_FOR_FILES, min(soft // 4, 1024))
-    return Places(grpc=max(4, min(MOST, soft - files - 3 * other)), other=other)
 
 
 def _nothing() -> None: ...

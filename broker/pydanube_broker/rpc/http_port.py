@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import uvicorn
 
-from pydanube_broker.rpc.connection_limits import MOST, REQUEST_S, patient_http
+from pydanube_broker.rpc.connection_limits import REQUEST_S, patient_http
 from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.rpc.places import MOST
 from pydanube_broker.rpc.tls_door import TlsDoor
 
 KEEP_ALIVE_S: Final = 65  # longer than the idle time of usual clients, so that they close first

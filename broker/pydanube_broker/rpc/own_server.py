@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pydanube_core.http2 import Limits
 
 from pydanube_broker.rpc.caller import Keeper
-from pydanube_broker.rpc.connection_limits import MOST, TOO_MANY_OF_ADDRESS
+from pydanube_broker.rpc.connection_limits import TOO_MANY_OF_ADDRESS
 from pydanube_broker.rpc.deadlines import Deadlines
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.lost_connections import LostConnections
 from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.rpc.places import MOST
 from pydanube_broker.rpc.routing import methods_of, nothing
 from pydanube_broker.rpc.tls_door import TlsDoor
 

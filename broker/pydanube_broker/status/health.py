@@ -25,6 +25,8 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import Reason
 
+from pydanube_broker.settings.sizes import guard_bytes
+
 log = logging.getLogger("pydanube.broker")
 
 # Half a lease. After a shorter standstill the broker is still registered, and no registered broker is removed.
@@ -87,12 +89,6 @@ class Standstill:
 
 
 SAMPLE_S: Final = 1.0
-RELAXED_SHARE: Final = 20  # an unset min_free_bytes is at most a 20th of the disk, so that small disks work
-
-
-def guard_bytes(total_bytes: int, *, min_free_bytes: int, explicit: bool) -> int:
-    """Return the free bytes below which publishing stops, on a disk of `total_bytes`."""
-    return min_free_bytes if explicit else min(min_free_bytes, total_bytes // RELAXED_SHARE)
 
 
 def ended(why: Fenced | ClusterMismatch) -> ClusterError:

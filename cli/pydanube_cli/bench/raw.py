@@ -36,23 +36,26 @@ def raw_reference(directory: Path | None) -> dict[str, Any]:
     return {**disk, **grpc_reference(), "crc32_mb_per_s": crc32_mb_per_s()}
 
 
-def fdatasync_reference(directory: Path, *, seconds: float = SECONDS) -> dict[str, Any]:
-    """Measure writes of 512 bytes into a preallocated file, each synced before the next."""
+def fdatasync_reference(
+    directory: Path, *, seconds: float = SECONDS, syncs: int = FILE_BYTES // WRITE_BYTES
+) -> dict[str, Any]:
+    """Measure writes of 512 bytes into a preallocated file, each synced before the next, until `seconds` or `syncs`."""
     sync = getattr(os, "fdatasync", os.fsync)
     taken_ms: list[float] = []
     with tempfile.NamedTemporaryFile(dir=directory, prefix="danube-fsync-") as file:
         descriptor = file.fileno()
-        block = bytes(1 << 20)
-        for at in range(0, FILE_BYTES, len(block)):
+        block = bytes(WRITE_BYTES << 5)
+        for at in range(0, syncs * WRITE_BYTES, len(block)):
             os.pwrite(descriptor, block, at)
         os.fsync(descriptor)
-        data, at = b"x" * WRITE_BYTES, 0
+        data = b"x" * WRITE_BYTES
         end = time.perf_counter() + seconds
-        while (begun := time.perf_counter()) < end or len(taken_ms) < 20:
+        for at in range(0, syncs * WRITE_BYTES, WRITE_BYTES):
+            if (begun := time.perf_counter()) >= end and len(taken_ms) >= 20:
+                break
             os.pwrite(descriptor, data, at)
             sync(descriptor)
             taken_ms.append((time.perf_counter() - begun) * 1000)
-            at = (at + WRITE_BYTES) % (FILE_BYTES - WRITE_BYTES)
     taken_ms.sort()
     return {
         "fdatasync_p50_ms": round(median(taken_ms), 4),

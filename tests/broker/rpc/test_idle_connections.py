@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 import uvicorn
-from pydanube_broker.rpc import connection_limits
-from pydanube_broker.rpc.connection_limits import OneWrite, patient_http, places
+from pydanube_broker.rpc.connection_limits import OneWrite, patient_http
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.rpc.places import places
 from pydanube_broker.status.http_status import status_app
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -236,7 +236,7 @@ def test_a_grpc_port_that_is_full_closes_what_has_been_idle_for_longest() -> Non
 
 def test_every_port_and_the_files_have_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft in (128, 256, 1024, 20_000, resource.RLIM_INFINITY):
-        monkeypatch.setattr(connection_limits.resource, "getrlimit", lambda which, soft=soft: (soft, soft))
+        monkeypatch.setattr(resource, "getrlimit", lambda which, soft=soft: (soft, soft))
         found = places()
         assert found.grpc >= 32
         assert found.other >= 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pydanube_admin.wording.radius import radius_text
+from pydanube_admin.wording.radius import lost_text, radius_text
 
 from pydanube_tui.columns import custom, since, words
 from pydanube_tui.page import Cell, Item, Line, Target, Tone, dim, fact, line
@@ -56,11 +56,16 @@ def plan_lines(plan: Item) -> list[Line]:
     tone = _EFFECTS.get(plan["effect"], Tone.PLAIN)
     arguments = {name: value for name, value in plan["arguments"].items() if value is not None}
     undo = ("can be undone for a while", Tone.PLAIN) if plan["reversible"] else ("for good", Tone.WARN)
-    what, feels = plan["effect"], "goes" if plan["effect"] == "destroy" else "touches"
+    what, radius = plan["effect"], plan["blast_radius"]
+    feels, felt = (
+        ("goes", lost_text(radius, plan.get("later")))
+        if what == "destroy"
+        else ("touches", radius_text(radius))
+    )
     told_of = f"   {shown(arguments) if arguments else ''}"
     lines = [
         line((f" {plan['operation']} ", Tone.STRONG), (f" {what}", tone), told_of),
-        fact(feels, (radius_text(plan["blast_radius"]), tone)),
+        fact(feels, (felt, tone)),
         fact("undo", undo),
     ]
     return [*lines, fact("later", (str(plan["later"]), Tone.WARN))] if plan.get("later") else lines
