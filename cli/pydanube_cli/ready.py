@@ -93,6 +93,7 @@ def ready_text(info: Mapping[str, Any], *, program: str) -> str:
         f"  {program} consume hello --exit{flags}",
         f"  {program} topics list{flags}",
         f"  {program} subscriptions lag{flags}",
+        f"  {program} tui{flags}",
     ]
     if info.get("http"):
         lines.append(f"  {program} mcp --print-config claude-desktop{flags}")

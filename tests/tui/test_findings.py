@@ -49,6 +49,8 @@ def test_a_narrow_terminal_has_findings_too(width: int) -> None:
 def test_a_row_that_names_the_subject_does_not_repeat_it() -> None:
     assert said_of("/shop/orders › fraud-check", FINDING["summary"]).startswith("falls behind: 2822 messages")
     assert said_of("/shop/orders › billing", FINDING["summary"]) == FINDING["summary"]
+    waits = "7 messages of /shop/orders wait for subscription 'billing' and no consumer is attached"
+    assert said_of("/shop/orders › billing", waits) == "7 messages wait and no consumer is attached"
 
 
 def test_a_caller_without_a_name_is_shown_without_its_port() -> None:

@@ -82,7 +82,8 @@ async def _moved(context: Context, topic: Topic, subscription: str, before: int)
 
 
 _STAY: Final = (
-    "They stay in the topic as long as its retention keeps them, which does not wait for them any more"
+    "The subscription passes over them. They stay in the topic as long as its retention keeps them, which does not wait "
+    "for them any more"
 )
 _AGAIN: Final = (
     "No unread message is skipped. Messages acknowledged from the new position on are delivered again"

@@ -187,7 +187,7 @@ class DiagnosisPart(SubscriptionsPart):
             if view.status is LagStatus.UNKNOWN and view.unread:
                 seen = False
                 unobservable.append(
-                    f"{one.name}: status and rates, {view.lag.samples} of {view.lag.expected_samples} samples are there "
+                    f"{one.name}: status and rates, with {counted(view.lag.samples, 'sample')} so far "
                     f"({view.lag.evidence.get('because')})"
                 )
         return diagnose(

@@ -175,8 +175,12 @@ def caller(principal: str) -> str:
 
 
 def said_of(subject: str, summary: str) -> str:
-    """Return the summary of a finding without its subject at the beginning, for a row that names the subject."""
-    return summary.removeprefix(f"{subject.replace(' › ', ' / ')} ")
+    """Return the summary of a finding without the names of its subject, for a row that names the subject."""
+    said = summary.removeprefix(f"{subject.replace(' › ', ' / ')} ")
+    topic, _, subscription = subject.partition(" › ")
+    if subscription:
+        said = said.replace(f" of {topic} ", " ", 1).replace(f" for subscription '{subscription}' ", " ", 1)
+    return said
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) -> list[Line]:
