@@ -12,31 +12,20 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube import Client, DeadLetter, InvalidArgument, Message, Misuse, RetryLater
+from pydanube import DeadLetter, InvalidArgument, Message, Misuse, RetryLater
 from pydanube import sync as blocking
 from pydanube.testing import InMemoryCluster, running
 
+from tests.client.handled_topics import SOON, first_of, publish
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
-SOON: dict[str, Any] = {"backoff_s": (0.001, 0.002)}
 NUMBER = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
 
 
 @dataclass
 class Order:
     id: int
-
-
-async def _publish(client: Client, topic: str, *payloads: bytes, key: str | None = None) -> None:
-    async with client.producer(topic) as producer:
-        for payload in payloads:
-            await producer.send(payload, key=key)
-
-
-async def _dead(client: Client, topic: str) -> Message:
-    async with client.consumer(topic, "look", create=True) as consumer:
-        return await anext(consumer)
 
 
 class Tries:
@@ -113,7 +102,7 @@ async def test_a_message_that_the_function_gave_back_is_not_acknowledged(
 ) -> None:
     tries = Tries()
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         await client.run(_nacks_once(tries, how), "t", "s", stop=tries.stop, **SOON)
         counters = client.metrics()
     assert tries.counts == [1, 2]
@@ -129,7 +118,7 @@ async def test_by_key_a_nack_means_again_here_before_the_next_of_its_key(
 ) -> None:
     tries = Tries(3)
     async with memory.connect() as client:
-        await _publish(client, "t", b"one", b"two", key="k")
+        await publish(client, "t", b"one", b"two", key="k")
         await client.run(
             _nacks_once(tries, how), "t", "s", workers=2, ordered_by_key=True, stop=tries.stop, **SOON
         )
@@ -151,7 +140,7 @@ async def test_an_acknowledged_message_stays_so_when_the_function_raises_after_i
 
     with caplog.at_level(logging.WARNING, "pydanube"):
         async with memory.connect() as client:
-            await _publish(client, "t", b"one", key="k")
+            await publish(client, "t", b"one", key="k")
             await client.run(handler, "t", "s", ordered_by_key=ordered_by_key, stop=tries.stop, **SOON)
     assert "after its answer" in caplog.text
     assert memory.unacknowledged("t", "s") == 0
@@ -171,7 +160,7 @@ async def test_a_second_answer_that_differs_is_misuse_and_the_first_stands(memor
                 refused.append(caught.value)
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         await client.run(plain, "t", "s", stop=tries.stop, **SOON)
     assert [each.details["second"] for each in refused] == ["ack", "terminate"]
     assert tries.counts == [1, 2]
@@ -186,7 +175,7 @@ async def test_an_answer_after_the_function_returned_is_misuse(memory: InMemoryC
         stop.set()
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         await client.run(handler, "t", "s", stop=stop)
         with pytest.raises(Misuse, match="acknowledged already"):
             await held[0].nack()
@@ -204,9 +193,9 @@ async def test_a_dead_letter_has_the_reason_and_no_retry(
             raise DeadLetter("no such customer")
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one", key="k")
+        await publish(client, "t", b"one", key="k")
         async with running(client.run(handler, "t", "s", ordered_by_key=ordered_by_key, **SOON)):
-            dead = await _dead(client, "t-dlq-s")
+            dead = await first_of(client, "t-dlq-s")
             await until(lambda: 'handler_rejected_messages_total{topic="/default/t",subscription="s"} 1' in client.metrics())  # fmt: skip
     assert dead.delivery_count == 1
     assert "no such customer" in dead.attributes.values()
@@ -247,7 +236,7 @@ async def test_what_the_function_returns_is_published_before_the_ack(memory: InM
         }[message.payload]  # fmt: skip
 
     async with memory.connect() as client:
-        await _publish(client, "orders", b"one", b"two", b"none", key="k")
+        await publish(client, "orders", b"one", b"two", b"none", key="k")
         await client.run(handler, "orders", "s", workers=1, publish="bills", stop=stop)
         async with client.reader("bills", stop="head") as reader:
             found = [(message.payload, message.key) async for message in reader]
@@ -260,9 +249,9 @@ async def test_a_result_that_cannot_be_published_is_a_failure(memory: InMemoryCl
         return 7
 
     async with memory.connect() as client:
-        await _publish(client, "orders", b"one")
+        await publish(client, "orders", b"one")
         async with running(client.run(handler, "orders", "s", publish="bills", retries=0, **SOON)):
-            assert (await _dead(client, "orders-dlq-s")).payload == b"one"
+            assert (await first_of(client, "orders-dlq-s")).payload == b"one"
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -285,7 +274,7 @@ async def test_a_batch_has_partial_answers(memory: InMemoryCluster, *, plain: bo
         work(messages)
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"1", b"2", b"3")
+        await publish(client, "t", b"1", b"2", b"3")
         function: Any = threaded if plain else handler
         await client.run(function, "t", "s", workers=1, batch_size=3, batch_wait_s=2, stop=stop, **SOON)
     assert batches[0] == [b"1", b"2", b"3"]
@@ -306,7 +295,7 @@ async def test_a_batch_that_raises_comes_again_but_for_what_it_answered(memory: 
             stop.set()
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"1", b"2", b"3")
+        await publish(client, "t", b"1", b"2", b"3")
         await client.run(handler, "t", "s", workers=1, batch_size=3, batch_wait_s=2, stop=stop, **SOON)
     assert batches[0] == [b"1", b"2", b"3"]
     assert sorted(payload for batch in batches[1:] for payload in batch) == [b"2", b"3"]
@@ -353,7 +342,7 @@ async def test_a_dead_letter_where_the_policy_is_block_is_warned_of_once(
         raise DeadLetter("no such customer")
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one", b"two")
+        await publish(client, "t", b"one", b"two")
         with caplog.at_level(logging.WARNING, "pydanube"):
             await client.run(
                 handler,
@@ -370,7 +359,7 @@ async def test_a_dead_letter_where_the_policy_is_block_is_warned_of_once(
     caplog.clear()
     tries = Tries(1)
     async with memory.connect() as client:
-        await _publish(client, "u", b"one")
+        await publish(client, "u", b"one")
         with caplog.at_level(logging.WARNING, "pydanube"):
             await client.run(handler, "u", "s", workers=1, stop=tries.stop, **SOON)
     assert "block" not in caplog.text
@@ -416,7 +405,7 @@ async def test_a_batch_whose_work_was_not_awaited_is_not_acknowledged_unhandled(
         return work(batch)
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         with anyio.fail_after(30):
             await client.run(handle, "t", "s", batch_size=5, batch_wait_s=0.01, stop=tries.stop)
     assert tries.payloads == [b"one"]

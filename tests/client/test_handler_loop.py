@@ -12,27 +12,15 @@ import threading
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from pydanube import Client, InvalidArgument, Message, Misuse, Retry, handler_loop
+from pydanube import InvalidArgument, Message, Misuse, Retry, handler_loop
 from pydanube.testing import InMemoryCluster
 
+from tests.client.handled_topics import SOON, first_of, publish
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
-SOON: dict[str, Any] = {"backoff_s": (0.001, 0.002)}
-
-
-async def _publish(client: Client, topic: str, *payloads: bytes, key: str | None = None) -> None:
-    async with client.producer(topic) as producer:
-        for payload in payloads:
-            await producer.send(payload, key=key)
-
-
-async def _dead(client: Client, topic: str) -> Message:
-    async with client.consumer(topic, "look", create=True) as consumer:
-        return await anext(consumer)
 
 
 async def test_what_fails_comes_again_and_is_a_dead_letter_in_the_end(memory: InMemoryCluster) -> None:
@@ -46,9 +34,9 @@ async def test_what_fails_comes_again_and_is_a_dead_letter_in_the_end(memory: In
         good.set()
 
     async with memory.connect() as client:
-        await _publish(client, "orders", b"poison", b"good")
+        await publish(client, "orders", b"poison", b"good")
         loop = asyncio.create_task(client.run(handler, "orders", "billing", retries=2, stop=stop, **SOON))
-        dead = await _dead(client, "orders-dlq-billing")
+        dead = await first_of(client, "orders-dlq-billing")
         await good.wait()
         stop.set()
         await loop
@@ -79,7 +67,7 @@ async def test_workers_work_at_the_same_time_and_a_stop_waits_for_them(memory: I
         await go.wait()
 
     async with memory.connect() as client:
-        await _publish(client, "t", *(b"%d" % i for i in range(10)))
+        await publish(client, "t", *(b"%d" % i for i in range(10)))
         loop = asyncio.create_task(client.run(handler, "t", "s", workers=4, stop=stop))
         await all_here.wait()
         stop.set()
@@ -99,7 +87,7 @@ async def test_a_function_that_outlives_the_drain_is_cancelled(memory: InMemoryC
         await asyncio.Event().wait()
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         loop = asyncio.create_task(client.run(handler, "t", "s", drain_s=0.01, stop=stop))
         await started.wait()
         stop.set()
@@ -120,7 +108,7 @@ async def test_a_function_that_swallows_its_cancellation_is_left_behind(
                 await free.wait()
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         loop = asyncio.create_task(client.run(handler, "t", "s", drain_s=0.01, stop=stop))
         await started.wait()
         stop.set()
@@ -140,7 +128,7 @@ async def test_a_signal_ends_it(memory: InMemoryCluster, number: signal.Signals)
         os.kill(os.getpid(), number)
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         await client.run(handler, "t", "s")
     assert signal.getsignal(number) is before
     assert memory.unacknowledged("t", "s") == 0
@@ -157,7 +145,7 @@ async def test_a_plain_function_runs_in_threads(memory: InMemoryCluster) -> None
             loop.call_soon_threadsafe(stop.set)
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"0", b"1", b"2", b"3")
+        await publish(client, "t", b"0", b"1", b"2", b"3")
         await client.run(handler, "t", "s", workers=2, stop=stop)
     assert main not in threads
     assert memory.unacknowledged("t", "s") == 0
@@ -183,7 +171,7 @@ async def test_what_the_function_awaited_was_cancelled_is_a_failure_like_any_oth
         stop.set()
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one", key="k")
+        await publish(client, "t", b"one", key="k")
         await client.run(handler, "t", "s", workers=1, ordered_by_key=ordered_by_key, stop=stop, **SOON)
     assert tried == 2
     assert memory.unacknowledged("t", "s") == 0
@@ -191,12 +179,12 @@ async def test_what_the_function_awaited_was_cancelled_is_a_failure_like_any_oth
 
 async def test_a_plain_function_that_raises_stop_iteration_has_failed(memory: InMemoryCluster) -> None:
     async with memory.connect() as client:
-        await _publish(client, "t", b"one")
+        await publish(client, "t", b"one")
         stop = asyncio.Event()
         loop = asyncio.create_task(
             client.run(lambda message: next(iter(())), "t", "s", retries=0, stop=stop, **SOON)
         )
-        dead = await _dead(client, "t-dlq-s")
+        dead = await first_of(client, "t-dlq-s")
         stop.set()
         await loop
     assert any("StopIteration" in value for value in dead.attributes.values())
@@ -209,7 +197,7 @@ async def test_a_loop_whose_workers_all_hang_is_unhealthy(memory: InMemoryCluste
         await go.wait()
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"one", b"two")
+        await publish(client, "t", b"one", b"two")
         loop = asyncio.create_task(client.run(handler, "t", "s", workers=2, max_extend_s=0.1, stop=stop))
         hang = "all 2 workers of the handler of /default/t have had their message for"
         await until(lambda: any(reason.startswith(hang) for reason in client.health().reasons))
@@ -258,7 +246,7 @@ async def test_failures_are_told_once_a_second_with_where_they_came_from(
         raise ValueError("not a number")
 
     async with memory.connect() as client:
-        await _publish(client, "t", *(b"%d" % i for i in range(50)))
+        await publish(client, "t", *(b"%d" % i for i in range(50)))
         stop = asyncio.Event()
         loop = asyncio.create_task(client.run(handler, "t", "s", retries=0, stop=stop, **SOON))
         async with client.consumer("t-dlq-s", "look", create=True) as consumer:
@@ -319,11 +307,11 @@ async def test_by_key_what_fails_too_often_is_a_dead_letter_and_the_next_of_its_
         loop.call_soon_threadsafe(stop.set)
 
     async with memory.connect() as client:
-        await _publish(client, "t", b"bad", b"next", key="k")
+        await publish(client, "t", b"bad", b"next", key="k")
 
         await client.run(handler, "t", "s", ordered_by_key=True, retries=1, stop=stop, **SOON)
         assert calls == [b"bad", b"bad", b"next"]
-        assert (await _dead(client, "t-dlq-s")).payload == b"bad"
+        assert (await first_of(client, "t-dlq-s")).payload == b"bad"
 
 
 async def test_a_stop_ends_it_while_everything_waits_for_a_retry(memory: InMemoryCluster) -> None:
@@ -334,7 +322,7 @@ async def test_a_stop_ends_it_while_everything_waits_for_a_retry(memory: InMemor
         raise ValueError("later")
 
     async with memory.connect() as client:
-        await _publish(client, "t", *(b"%d" % i for i in range(40)), key="k")
+        await publish(client, "t", *(b"%d" % i for i in range(40)), key="k")
         await client.run(handler, "t", "s", workers=1, ordered_by_key=True, backoff_s=(60, 60), stop=stop)
     assert memory.unacknowledged("t", "s") == 40
 
@@ -357,7 +345,7 @@ async def test_values_and_what_is_none(memory: InMemoryCluster) -> None:
             await producer.send(b"{}")  # fits the schema, and not the class
             await producer.send({"id": 7})
         loop = asyncio.create_task(client.run(handler, "t", "s", workers=1, schema=Order, stop=stop, **SOON))
-        assert (await _dead(client, "t-dlq-s")).delivery_count == 1
+        assert (await first_of(client, "t-dlq-s")).delivery_count == 1
         await loop
     assert got == [(Order(7), 1)]
 
@@ -374,7 +362,7 @@ async def test_decorated_functions_are_served_together(memory: InMemoryCluster) 
 
     async with client:
         for topic in "abc":
-            await _publish(client, topic, b"one")
+            await publish(client, topic, b"one")
         await client.serve(stop=stop)
     assert got == {"/default/a", "/default/b", "/default/c"}
 

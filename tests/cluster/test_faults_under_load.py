@@ -23,6 +23,7 @@ from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
 from tests.support.faulty_proxy import Fault as StoreFault
 from tests.support.history import History
 from tests.support.load import PATIENCE, Load, read_topic
+from tests.support.progress import Progress
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(3000)]
 ORDERS = "/default/orders"
@@ -89,23 +90,6 @@ async def strike(cluster: RealCluster, fault: Fault, rng: random.Random) -> None
                 cluster.networks.cut(other, one)
             await anyio.sleep(BEYOND_LEASE_S)
             cluster.networks.heal()
-
-
-class Progress:
-    """Acknowledgements, waited for."""
-
-    def __init__(self) -> None:
-        self._left = 0
-        self._reached = anyio.Event()
-
-    def one(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            self._reached.set()
-
-    async def more(self, answers: int) -> None:
-        self._left, self._reached = answers, anyio.Event()
-        await self._reached.wait()
 
 
 @asynccontextmanager

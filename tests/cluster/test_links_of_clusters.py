@@ -25,6 +25,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.etcd import EtcdMembers
 from tests.support.history import History
 from tests.support.load import PATIENCE, Load, read_topic
+from tests.support.progress import Progress
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(1200)]
@@ -166,23 +167,6 @@ async def strike(cluster: RealCluster, one: One, fault: Fault, rng: random.Rando
             cluster.networks.cut(*pair)
             await anyio.sleep(13.0)
             cluster.networks.heal()
-
-
-class Progress:
-    """Acknowledgements, waited for."""
-
-    def __init__(self) -> None:
-        self._left = 0
-        self._reached = anyio.Event()
-
-    def one(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            self._reached.set()
-
-    async def more(self, answers: int) -> None:
-        self._left, self._reached = answers, anyio.Event()
-        await self._reached.wait()
 
 
 @pytest.mark.parametrize("direction", ["three_to_one", "one_to_three"])

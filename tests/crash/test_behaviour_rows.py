@@ -34,6 +34,7 @@ from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.history import History
 from tests.support.load import PATIENCE, Load, read_topic
+from tests.support.progress import Progress
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -41,23 +42,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 Make = Callable[..., BrokerProcess]
 TOPIC = "/default/rows"
 DEADLINE_S = 240.0
-
-
-class _Progress:
-    """Acknowledgements, as an event to wait for."""
-
-    def __init__(self) -> None:
-        self._left = 0
-        self._reached = anyio.Event()
-
-    def __call__(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            self._reached.set()
-
-    async def wait(self, answers: int) -> None:
-        self._left, self._reached = answers, anyio.Event()
-        await self._reached.wait()
 
 
 def _four_producers(load: Load, tasks: Any, seed: object, topic: str = TOPIC) -> None:
@@ -156,10 +140,10 @@ async def test_row_02_a_power_cut_drops_what_was_not_synced_and_nothing_acknowle
         face="broker",
         environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB"},
     )
-    history, progress = History(f"row 2, {seed}"), _Progress()
+    history, progress = History(f"row 2, {seed}"), Progress()
     with anyio.fail_after(DEADLINE_S):
         await _start(broker)
-        load = Load(broker.url, history, progress)
+        load = Load(broker.url, history, progress.one)
         # The sync helper is stopped now and then: what is written meanwhile is in nobody's sync.
         helper = broker.helper_running()[0]
         for name in ("a", "b", "c"):
@@ -167,7 +151,7 @@ async def test_row_02_a_power_cut_drops_what_was_not_synced_and_nothing_acknowle
         async with anyio.create_task_group() as tasks:
             for name in ("a", "b", "c"):
                 tasks.start_soon(load.batches, name, TOPIC, seed)
-            await progress.wait(rng.randrange(30, 90))
+            await progress.more(rng.randrange(30, 90))
             # Every producer waits for the batch that it has sent; the broker has written it, unsynced. Small ones may lie in
             # a sector that was synced: then on, and once more.
             journal = broker.data_dir / "journal"
@@ -175,7 +159,7 @@ async def test_row_02_a_power_cut_drops_what_was_not_synced_and_nothing_acknowle
             await _settled(history)
             while not unsynced(journal, acknowledged_end(history)):
                 os.kill(helper, signal.SIGCONT)
-                await progress.wait(3)
+                await progress.more(3)
                 os.kill(helper, signal.SIGSTOP)
                 await _settled(history)
             process = broker.process
@@ -199,13 +183,13 @@ async def test_row_01_and_31_sigkill_under_the_load_of_four_producers_then_every
     make_broker: Make,
 ) -> None:
     broker = make_broker(face="broker")
-    history, progress = History("row 31"), _Progress()
+    history, progress = History("row 31"), Progress()
     with anyio.fail_after(DEADLINE_S):
         await _start(broker)
-        load = Load(broker.url, history, progress)
+        load = Load(broker.url, history, progress.one)
         async with anyio.create_task_group() as tasks:
             _four_producers(load, tasks, 31)
-            await progress.wait(150)
+            await progress.more(150)
             await _kill(broker)
             tasks.cancel_scope.cancel()
         told = history.acknowledged
@@ -454,23 +438,23 @@ async def test_row_18_a_disk_that_is_full_to_the_last_byte_refuses_no_start(
 
 async def test_row_24_sigterm_under_load_costs_retrying_producers_nothing(make_broker: Make) -> None:
     broker = make_broker(face="broker")
-    history, progress = History("row 24"), _Progress()
+    history, progress = History("row 24"), Progress()
     with anyio.fail_after(DEADLINE_S):
         await _start(broker)
-        load = Load(broker.url, history, progress)
+        load = Load(broker.url, history, progress.one)
         log = history.consumer(TOPIC, "s")
         finished = anyio.Event()
         async with anyio.create_task_group() as consuming:
             async with anyio.create_task_group() as tasks:
                 _four_producers(load, tasks, 24)
-                await progress.wait(20)
+                await progress.more(20)
                 consuming.start_soon(load.consume_batches, log, finished.is_set)
                 for _ in range(3):
-                    await progress.wait(60)
+                    await progress.more(60)
                     assert await to_thread.run_sync(broker.stop) == 0
                     await _start(broker)
                     assert broker.info["recovered"]["torn_bytes"] == 0
-                await progress.wait(20)
+                await progress.more(20)
                 load.stop()
             async with connect(broker.url, retry=PATIENCE) as client:
                 rows = await read_topic(client, TOPIC)

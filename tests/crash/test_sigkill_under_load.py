@@ -20,6 +20,7 @@ from pydanube_admin.remote import OpsClient
 from tests.support.broker_process import BrokerProcess
 from tests.support.history import History
 from tests.support.load import PATIENCE, Load, read_topic
+from tests.support.progress import Progress
 
 ORDERS = "/default/orders"
 PARTS = "/default/parts"
@@ -35,20 +36,10 @@ class _Rounds:
     def __init__(self, broker: BrokerProcess, rng: random.Random) -> None:
         self.broker = broker
         self.rng = rng
-        self._left = 0
-        self._reached = anyio.Event()
-
-    def progressed(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            self._reached.set()
-
-    async def progress(self, answers: int) -> None:
-        self._left, self._reached = answers, anyio.Event()
-        await self._reached.wait()
+        self.progress = Progress()
 
     async def one(self) -> None:
-        await self.progress(self.rng.choice((1, 2, 5, 20, 80, 200)))
+        await self.progress.more(self.rng.choice((1, 2, 5, 20, 80, 200)))
         # A random moment between two answers: the point of the exercise, nothing depends on its length.
         await anyio.sleep(self.rng.random() * 0.03)
         await to_thread.run_sync(self.broker.kill)
@@ -66,7 +57,7 @@ async def run(broker: BrokerProcess, seed: object, rounds: int, deadline_s: floa
     with anyio.fail_after(deadline_s):
         await to_thread.run_sync(broker.start)
         rounds_of = _Rounds(broker, rng)
-        load = Load(broker.url, history, rounds_of.progressed)
+        load = Load(broker.url, history, rounds_of.progress.one)
         logs = [history.consumer(ORDERS, "batches"), history.consumer(ORDERS, "holes")]
         logs.append(history.consumer(PARTS, "parts"))
         ends: dict[str, dict[int | None, int]] = {}
@@ -83,7 +74,7 @@ async def run(broker: BrokerProcess, seed: object, rounds: int, deadline_s: floa
                     lambda: load.batches("zstd", ORDERS, seed, style="keyed", compression="zstd")
                 )
                 producing.start_soon(lambda: load.batches("parted", PARTS, seed, style="keyed", partitions=3))
-                await rounds_of.progress(40)  # every topic exists, and so do a few messages
+                await rounds_of.progress.more(40)  # every topic exists, and so do a few messages
                 await _topic_exists(broker.url, PARTS)
                 consuming.start_soon(load.consume_batches, logs[0], finished.is_set)
                 consuming.start_soon(load.consume_messages, logs[1], seed, finished.is_set)

@@ -7,20 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube.sync import connect, connect_admin
+from pydanube.sync import connect_admin
 from pydanube_core.errors import InvalidArgument, InvalidName, TopicNotFound
 from pydanube_spark import read_topic
 from pydanube_spark.sources.options import TopicOptions
 from pydanube_storage.topics.located import locate
 
+from tests.spark.numbered_messages import send
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
-
-
-def send(broker: BrokerProcess, topic: str, *numbers: int, partitions: int | None = None) -> None:
-    with connect(broker.url) as client, client.producer(topic, partitions=partitions) as producer:
-        producer.send_many([b"%d" % n for n in numbers], keys=[f"k{n}" for n in numbers])
 
 
 def by_topic(frame: Any) -> dict[str, list[int]]:

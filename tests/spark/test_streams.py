@@ -15,6 +15,7 @@ from pydanube.sync import connect, connect_admin
 from pydanube_core.errors import InvalidArgument
 from pydanube_spark import register
 
+from tests.spark.numbered_messages import send
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(400)
@@ -22,11 +23,6 @@ pytestmark = pytest.mark.timeout(400)
 
 def _options(broker: BrokerProcess, topic: str, **more: Any) -> dict[str, str]:
     return {"topic": topic, "broker": broker.url, **{name: str(value) for name, value in more.items()}}
-
-
-def _send(broker: BrokerProcess, topic: str, *numbers: int, partitions: int | None = None) -> None:
-    with connect(broker.url) as client, client.producer(topic, partitions=partitions) as producer:
-        producer.send_many([b"%d" % n for n in numbers], keys=[f"k{n}" for n in numbers])
 
 
 def _raw(broker: BrokerProcess, topic: str) -> list[bytes]:
@@ -45,12 +41,12 @@ def _stream(spark: Any, options: dict[str, str]) -> Any:
 def test_available_now_honours_the_limit_ends_where_the_topic_ended_and_reports(
     spark: Any, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    _send(broker, "now", *range(35))
+    send(broker, "now", *range(35))
     seen: list[int] = []
 
     def take(frame: Any, batch: int) -> None:
         if not seen:
-            _send(broker, "now", 100)  # comes too late for this query
+            send(broker, "now", 100)  # comes too late for this query
         seen.extend(int(bytes(row.payload)) for row in frame.collect())
 
     query = (
@@ -72,7 +68,7 @@ def test_available_now_honours_the_limit_ends_where_the_topic_ended_and_reports(
 
 
 def test_a_batch_has_no_more_bytes_than_it_may(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
-    _send(broker, "bytes", *range(12), partitions=2)
+    send(broker, "bytes", *range(12), partitions=2)
     seen: list[list[int]] = []
 
     def take(frame: Any, batch: int) -> None:
@@ -93,13 +89,13 @@ def test_a_batch_has_no_more_bytes_than_it_may(spark: Any, broker: BrokerProcess
 def test_few_messages_wait_for_more_until_the_delay_is_over(broker: BrokerProcess) -> None:
     from pydanube_spark.sources.topic_source import TopicSource
 
-    _send(broker, "few", 1, 2)
+    send(broker, "few", 1, 2)
     given = _options(broker, "few", min_messages_per_batch=3, max_trigger_delay="1h")
     reader: Any = TopicSource(given).streamReader(TopicSource(given).schema())
     start = reader.initialOffset()
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset(start, limit) == start
-    _send(broker, "few", 3)
+    send(broker, "few", 3)
     assert reader.latestOffset(start, limit)["/default/few"] == 3
     given["max_trigger_delay"] = "1ms"
     reader = TopicSource(given).streamReader(TopicSource(given).schema())
@@ -114,12 +110,12 @@ def test_what_was_deleted_of_a_topic_that_joins_is_neither_counted_nor_waited_fo
 ) -> None:
     from pydanube_spark.sources.topic_source import TopicSource
 
-    _send(broker, "trimmed-a", 1)
+    send(broker, "trimmed-a", 1)
     given = {"pattern": "trimmed-*", "broker": broker.url, "max_messages_per_batch": "10"}
     reader: Any = TopicSource(given).streamReader(TopicSource(given).schema())
     start = reader.initialOffset()
     start = reader.latestOffset(start, reader.getDefaultReadLimit())
-    _send(broker, "trimmed-b", *range(50))
+    send(broker, "trimmed-b", *range(50))
     with connect_admin(broker.admin) as admin:
         admin.topics.plan_truncate("trimmed-b", before="offset:45").apply()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -133,7 +129,7 @@ def test_what_was_deleted_of_a_topic_that_joins_is_neither_counted_nor_waited_fo
 
 
 def test_offsets_of_partitions_are_json(spark: Any, broker: BrokerProcess) -> None:
-    _send(broker, "parts", *range(40), partitions=2)
+    send(broker, "parts", *range(40), partitions=2)
     whole = spark.read.format("danube").options(**_options(broker, "parts")).load().collect()
     counts = Counter(row.partition for row in whole)
     assert min(counts.values()) > 3
@@ -154,7 +150,7 @@ def test_offsets_of_partitions_are_json(spark: Any, broker: BrokerProcess) -> No
 
 
 def test_a_partition_is_a_topic_of_its_own_name(spark: Any, broker: BrokerProcess) -> None:
-    _send(broker, "assigned", *range(40), partitions=3)
+    send(broker, "assigned", *range(40), partitions=3)
     wanted = {0: "assigned-part-0", 2: "assigned-part-2"}
     whole = spark.read.format("danube").options(**_options(broker, "assigned")).load().collect()
     some = spark.read.format("danube").options(**_options(broker, ",".join(wanted.values()))).load().collect()
@@ -164,13 +160,13 @@ def test_a_partition_is_a_topic_of_its_own_name(spark: Any, broker: BrokerProces
 
 
 def test_a_time_is_a_beginning(spark: Any, broker: BrokerProcess) -> None:
-    _send(broker, "timed", 1, 2)
+    send(broker, "timed", 1, 2)
     with connect(broker.url) as client, client.reader("timed", stop="head") as reader:
         (*_, last) = (message.append_time for message in reader)
     later = last.timestamp() + 0.001
     while time.time() <= later + 0.001:
         pass
-    _send(broker, "timed", 3)
+    send(broker, "timed", 3)
     moment = datetime.fromtimestamp(later, UTC).isoformat()
     rows = spark.read.format("danube").options(**_options(broker, "timed", start=f"time:{moment}")).load()
     assert [bytes(row.payload) for row in rows.collect()] == [b"3"]
@@ -179,7 +175,7 @@ def test_a_time_is_a_beginning(spark: Any, broker: BrokerProcess) -> None:
 def test_lost_messages_end_a_stream_or_are_passed_over(
     spark: Any, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    _send(broker, "remade", 1, 2, 3)
+    send(broker, "remade", 1, 2, 3)
 
     def run(**more: Any) -> list[int]:
         seen: list[int] = []
@@ -198,7 +194,7 @@ def test_lost_messages_end_a_stream_or_are_passed_over(
     assert run() == [1, 2, 3]
     with connect_admin(broker.admin) as admin:
         admin.topics.plan_delete("remade").apply()
-    _send(broker, "remade", 4)
+    send(broker, "remade", 4)
     with pytest.raises(Exception, match="is not the topic of the checkpoint"):
         run()
     assert run(fail_on_data_loss="false") == [4]
@@ -208,7 +204,7 @@ def test_lost_messages_end_a_stream_or_are_passed_over(
 def test_a_batch_that_is_run_again_stores_nothing_twice(
     spark: Any, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    _send(broker, "from", *range(30))
+    send(broker, "from", *range(30))
     checkpoint = tmp_path / "c"
 
     def run() -> None:
@@ -228,7 +224,7 @@ def test_a_batch_that_is_run_again_stores_nothing_twice(
     # as if it had been killed after the rows of the last batch were stored and before Spark wrote that down
     for name in ("2", ".2.crc"):
         (checkpoint / "commits" / name).unlink()
-    _send(broker, "from", 30, 31)
+    send(broker, "from", 30, 31)
     run()
     assert sorted(_payloads(broker, "to")) == list(range(32))
 

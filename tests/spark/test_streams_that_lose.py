@@ -16,6 +16,7 @@ from pydanube.sync import connect, connect_admin
 from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound, Unavailable
 from pydanube_spark.sources.topic_source import TopicSource
 
+from tests.spark.numbered_messages import send
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_until
 
@@ -31,11 +32,6 @@ def own(tmp_path: Path) -> Iterator[BrokerProcess]:
 def reader_of(broker: BrokerProcess, **given: Any) -> Any:
     options = {"broker": broker.url, **given}
     return TopicSource(options).streamReader(TopicSource(options).schema())
-
-
-def send(broker: BrokerProcess, topic: str, *numbers: int, partitions: int | None = None) -> None:
-    with connect(broker.url) as client, client.producer(topic, partitions=partitions) as producer:
-        producer.send_many([b"%d" % n for n in numbers], keys=[f"k{n}" for n in numbers])
 
 
 def delete(broker: BrokerProcess, *topics: str) -> None:

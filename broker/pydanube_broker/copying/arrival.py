@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.batch.layout import PRODUCER_PART
-from pydanube_core.errors import ClusterError, CorruptObject, Overloaded
+from pydanube_core.errors import ClusterError, Overloaded
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
-from pydanube_broker.copying.piece import Buffer, Piece
+from pydanube_broker.copying.piece import Buffer, Piece, corrupt_copy
 from pydanube_broker.journal import Journal, RecordKind
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.hub import Hub
@@ -117,7 +117,7 @@ class Arrival:
             self._state = self._opened(piece.first_offset)
         state = self._state
         if (piece.topic_id, piece.first_offset) != (self._topic_id, state.next_offset):
-            raise _does_not_fit(f"topic {self._topic_id}: a piece from {piece.first_offset} is not the next")
+            raise corrupt_copy(f"topic {self._topic_id}: a piece from {piece.first_offset} is not the next")
         slices = Slices()
         for batch in piece.batches:
             await slices()
@@ -152,7 +152,7 @@ class Arrival:
 
     def _end_state(self) -> LogState:
         if self._last is None or self._last.state is None:
-            raise _does_not_fit(f"topic {self._topic_id}: its last piece is missing")
+            raise corrupt_copy(f"topic {self._topic_id}: its last piece is missing")
         return self._last.state
 
     async def _adopt(self, final: LogState) -> None:
@@ -206,7 +206,3 @@ async def _append(journal: Journal, copying: LogState, batch: Buffer) -> None:
         time_ms=part.append_time_ms,
     )
     copying.appended(base, end, count, part.append_time_ms, len(batch))
-
-
-def _does_not_fit(why: str) -> CorruptObject:
-    return CorruptObject(f"a copy of a topic cannot be used: {why}", cause="piece", reason=why)

@@ -95,10 +95,10 @@ def read_fragment(data: bytes) -> Iterator[Piece]:
     """
     view = memoryview(data)
     if len(view) < FILE_HEADER.size:
-        raise _corrupt(f"{len(view)} bytes are less than its header")
+        raise corrupt_copy(f"{len(view)} bytes are less than its header")
     magic, version, pieces, _, reserved, crc = FILE_HEADER.unpack_from(view)
     if magic != _FILE_MAGIC or reserved or crc32(view[: FILE_HEADER.size - _CRC_BYTES]) != crc:
-        raise _corrupt("its header is damaged")
+        raise corrupt_copy("its header is damaged")
     if version > VERSION:
         raise FormatTooNew(
             f"the fragment has format {version}, this version reads up to {VERSION}: use the newer version",
@@ -110,7 +110,7 @@ def read_fragment(data: bytes) -> Iterator[Piece]:
         yield decode_piece(view[at:end])
         at = end
     if at != len(view):
-        raise _corrupt(f"{len(view) - at} bytes lie behind its last piece")
+        raise corrupt_copy(f"{len(view) - at} bytes lie behind its last piece")
 
 
 def decode_piece(data: Buffer) -> Piece:
@@ -118,13 +118,13 @@ def decode_piece(data: Buffer) -> Piece:
     view = memoryview(data)
     size = _piece_bytes(view, 0)
     if size != len(view):
-        raise _corrupt(f"a piece of {size} bytes lies in {len(view)}")
+        raise corrupt_copy(f"a piece of {size} bytes lies in {len(view)}")
     _, flags, topic_id, epoch, first, end, state_bytes, held_bytes, count, _, body_crc, _ = (
         PIECE_HEADER.unpack_from(view)
     )
     body = view[PIECE_HEADER.size :]
     if crc32(body) != body_crc:
-        raise _corrupt(f"topic {topic_id}: the body of a piece is damaged")
+        raise corrupt_copy(f"topic {topic_id}: the body of a piece is damaged")
     try:
         state = _decode_state(body[:state_bytes], topic_id) if flags & _FINAL else None
         handovers = tuple(_decode_handovers(body[state_bytes : state_bytes + held_bytes]))
@@ -136,7 +136,7 @@ def decode_piece(data: Buffer) -> Piece:
     except FormatTooNew:
         raise
     except (ClusterError, struct.error, UnicodeDecodeError, ValueError, AssertionError) as error:
-        raise _corrupt(f"topic {topic_id}: a piece cannot be read: {error}") from error
+        raise corrupt_copy(f"topic {topic_id}: a piece cannot be read: {error}") from error
     return Piece(
         topic_id=topic_id,
         epoch=epoch,
@@ -179,15 +179,15 @@ def encode_piece(piece: Piece) -> list[Buffer]:
 def _piece_bytes(view: memoryview, at: int) -> int:
     """Return the length in bytes of the piece at byte `at`. Raises `CorruptObject` if it exceeds the view."""
     if at + PIECE_HEADER.size > len(view):
-        raise _corrupt(f"it is cut off at byte {len(view)}")
+        raise corrupt_copy(f"it is cut off at byte {len(view)}")
     fields = PIECE_HEADER.unpack_from(view, at)
     stop = at + PIECE_HEADER.size
     if fields[0] != _PIECE_MAGIC or fields[1] & ~_FINAL or crc32(view[at : stop - _CRC_BYTES]) != fields[-1]:
-        raise _corrupt(f"the header of a piece at byte {at} is damaged")
+        raise corrupt_copy(f"the header of a piece at byte {at} is damaged")
     state_bytes, held_bytes, _, batch_bytes = fields[6:10]
     size = PIECE_HEADER.size + int(state_bytes) + int(held_bytes) + int(batch_bytes)
     if at + size > len(view):
-        raise _corrupt(f"it is cut off at byte {len(view)}")
+        raise corrupt_copy(f"it is cut off at byte {len(view)}")
     return size
 
 
@@ -306,5 +306,6 @@ def _require(holds: bool, why: str) -> None:
         raise ValueError(why)
 
 
-def _corrupt(why: str) -> CorruptObject:
+def corrupt_copy(why: str) -> CorruptObject:
+    """Return the error for a copy that cannot be used."""
     return CorruptObject(f"a copy of a topic cannot be used: {why}", cause="piece", reason=why)

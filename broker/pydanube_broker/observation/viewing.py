@@ -191,7 +191,7 @@ class Viewer:
             and state.lag_messages > 0
         )
         return SubscriptionView(
-            topic=_base(topic),
+            topic=base_of(topic),
             log=topic.name,
             partition=topic.options.partition,
             subscription=pump.name,
@@ -294,7 +294,7 @@ class Viewer:
         left, quotas = topic.producer_left, self._observed.registry.quotas
         binding = None if topic.schema is None else topic.schema.binding
         return TopicView(
-            topic=_base(topic),
+            topic=base_of(topic),
             log=topic.name,
             partition=topic.options.partition,
             now_ms=now,
@@ -455,7 +455,8 @@ def settled_status(
     return status, since_ms
 
 
-def _base(topic: Topic) -> str:
+def base_of(topic: Topic) -> str:
+    """Return the name of a topic, of a partition that of the whole topic."""
     return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)
 
 

@@ -27,7 +27,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.charted import BROKER
 from pydanube_broker.observation.history import history_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
-from pydanube_broker.observation.viewing import settled_status
+from pydanube_broker.observation.viewing import base_of, settled_status
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.port.subscriptions import SubscriptionsPart
 from pydanube_broker.slices import Slices
@@ -58,7 +58,7 @@ class DiagnosisPart(SubscriptionsPart):
             await slices()
             log, name = key if isinstance(key, tuple) else (key, None)
             topic = self._broker.registry.find(TopicName.parse(log))
-            places = _may_have_been(log) if topic is None else [(_base(topic), topic.options.partition)]
+            places = _may_have_been(log) if topic is None else [(base_of(topic), topic.options.partition)]
             names = (name,) if name is not None else () if topic is None else tuple(topic.subscriptions)
             for base, partition in places:
                 if name is None:
@@ -85,7 +85,7 @@ class DiagnosisPart(SubscriptionsPart):
                 if subscription in (None, name):
                     judged += 1
                     if self.observation.status_of(one, pump)[0] is status:
-                        found.append(LagKey(_base(one), one.name, one.options.partition, name))
+                        found.append(LagKey(base_of(one), one.name, one.options.partition, name))
         return LagKeysOfStatus(found, judged)
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
@@ -316,10 +316,6 @@ def _unknown(subscriptions: int) -> str:
         counted(subscriptions, "subscription has", "subscriptions have")
         + " unread messages and too few samples"
     )
-
-
-def _base(topic: Topic) -> str:
-    return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)
 
 
 def _may_have_been(log_name: str) -> list[tuple[str, int | None]]:

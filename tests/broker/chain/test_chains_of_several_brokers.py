@@ -20,13 +20,13 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore, Put
 from pydanube_storage.objects import LocalStore
 
+from tests.broker.chain.stored import all_stored
 from tests.broker.cluster.conftest import clock, store
 from tests.support.broker_process import SMALL_SEGMENT_BYTES
 from tests.support.etcd import EtcdMembers
 from tests.support.memory_store import MemoryStore
 from tests.support.one_loop import one_loop
 from tests.support.several_brokers import SeveralBrokers, no_brokers
-from tests.support.waiting import until
 
 __all__ = ["clock", "one_loop", "store"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
@@ -81,14 +81,6 @@ def copying(settings: Settings) -> Broker:
 async def publish(broker: Broker) -> None:
     async with connect(broker.broker_url) as client, client.producer("t") as producer:
         await producer.send(b"x")
-
-
-async def all_stored(broker: Broker) -> None:
-    def is_stored() -> bool:
-        found = broker.chain.statistics()
-        return found is not None and found.stored_lsn >= broker.journal.durable_lsn
-
-    await until(is_stored)
 
 
 async def chain_of(cluster: SeveralBrokers, folder: Path) -> tuple[ChainObjects, ChainFile]:

@@ -26,6 +26,7 @@ from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavaila
 from pydanube_core.names import TopicName
 from pydanube_storage.objects import LocalStore
 
+from tests.broker.chain.stored import all_stored
 from tests.broker.delivery.conftest import Opener, one_loop, opened
 from tests.support.sync_gate import SyncGate
 from tests.support.waiting import until
@@ -49,14 +50,6 @@ async def publish(broker: Broker, messages: Sequence[bytes], retry: Retry | None
 async def read(broker: Broker, count: int) -> list[bytes]:
     async with connect(broker.broker_url) as client, client.reader("t", start="earliest") as reader:
         return [(await anext(reader)).payload for _ in range(count)]
-
-
-async def all_stored(broker: Broker) -> None:
-    def is_stored() -> bool:
-        found = broker.chain.statistics()
-        return found is not None and found.stored_lsn >= broker.journal.durable_lsn
-
-    await until(is_stored)
 
 
 def file_of(folder: Path) -> ChainFile:

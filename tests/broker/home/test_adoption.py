@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,19 +24,13 @@ from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.serving.test_undo_among_several import grace
 from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at
-from tests.support.several_brokers import FREE, SMALL, SeveralBrokers, no_brokers
+from tests.support.several_brokers import FREE, SMALL, SeveralBrokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 STORED = [b"stored-%d" % n for n in range(10)]
 TAIL = [b"tail-%d" % n for n in range(5)]
-
-
-@pytest.fixture
-async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    async with no_brokers(etcd, tmp_path) as cluster:
-        yield cluster
 
 
 def on_prefix(settings: Settings, key: str) -> str:

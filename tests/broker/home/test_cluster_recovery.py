@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pydanube_core.names import TopicName
 from tests.broker.moves.test_moves_between_brokers import broker_id, move
 from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at
-from tests.support.several_brokers import SeveralBrokers, no_brokers
+from tests.support.several_brokers import SeveralBrokers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
@@ -31,12 +31,6 @@ TAIL = [b"tail-%d" % n for n in range(5)]
 def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
     with EtcdMembers(tmp_path / "etcd") as etcd:
         yield etcd
-
-
-@pytest.fixture
-async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    async with no_brokers(etcd, tmp_path) as cluster:
-        yield cluster
 
 
 async def create(broker: Broker, topic: str) -> None:

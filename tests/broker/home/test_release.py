@@ -30,7 +30,6 @@ from tests.broker.home.test_adoption import (
     TAIL,
     alone,
     assert_all_there,
-    cluster,
     files_below,
     ids_of,
     lone_broker,
@@ -43,7 +42,6 @@ from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at
 from tests.support.several_brokers import FREE, SeveralBrokers
 
-__all__ = ["cluster"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from pydanube_storage.objects import OwnerMark
 
 from tests.support.etcd import EtcdMembers
 from tests.support.memory_store import MemoryStore
-from tests.support.several_brokers import SeveralBrokers, no_brokers
+from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
@@ -31,12 +31,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mar
 def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
     with EtcdMembers(tmp_path / "etcd") as etcd:
         yield etcd
-
-
-@pytest.fixture
-async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    async with no_brokers(etcd, tmp_path) as cluster:
-        yield cluster
 
 
 async def write(broker: Broker, topic: str) -> None:

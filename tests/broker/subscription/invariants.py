@@ -128,3 +128,14 @@ def check_queues(queues: KeyQueues, window: Window) -> None:
         assert (chunk.queued is NOTHING_QUEUED) is (chunk.start not in queues._chunks)
     assert waiting == queues._waiting
     assert list(queues._chunks.values()) == [chunk for chunk in window.chunks if chunk.queued]
+
+
+def runs(offsets: list[int]) -> list[tuple[int, int]]:
+    """Return the ranges of ascending offsets."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and found[-1][1] == offset:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return found

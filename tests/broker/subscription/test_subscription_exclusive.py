@@ -23,7 +23,7 @@ from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument, NotDelivered
 
-from tests.broker.subscription.invariants import check, take_changes
+from tests.broker.subscription.invariants import check, runs, take_changes
 
 EXACT = FailurePolicy(jitter=0.0)
 
@@ -63,16 +63,6 @@ def pull(sub: Subscription, now_ms: int = 0, *, at_most: int = 1 << 30) -> list[
         check(sub)
         sent.append((plan, offsets))
     return sent
-
-
-def runs(offsets: list[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for offset in offsets:
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
-        else:
-            found.append((offset, offset + 1))
-    return found
 
 
 def offsets_of(sent: list[tuple[Plan, list[int]]]) -> list[int]:

@@ -46,7 +46,7 @@ from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Reopened
 from pydanube_core.errors import Conflict, ConsumerBusy, NotDelivered
 
-from tests.broker.subscription.invariants import check, take_changes
+from tests.broker.subscription.invariants import check, runs, take_changes
 from tests.broker.subscription.recording_window import RecordingWindow
 from tests.broker.subscription.states import CONSUMER_MOVES, MESSAGE_MOVES, ConsumerState
 
@@ -1088,16 +1088,6 @@ class DeliveryMachine(RuleBasedStateMachine):
 
 
 CONSUMER_MOVES_SEEN: set[tuple[ConsumerState, ConsumerState]] = set()
-
-
-def runs(offsets: list[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for offset in offsets:
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
-        else:
-            found.append((offset, offset + 1))
-    return found
 
 
 class ExclusiveMachine(DeliveryMachine):

@@ -167,7 +167,9 @@ class ReceiveStream:
         if former is not None:  # a stream of the deleted topic, whose client has subscribed again already
             former.told_close()
         known.touch()
-        self._pace = Pace(self._plane.access.share(self._reply, known.topic), known.topic.name, self._paid)
+        self._pace = Pace(
+            self._plane.access.share(self._reply, known.topic), known.topic.name, self.on_credit
+        )
         self._pump = pump
         self._reply.begin()
 
@@ -236,7 +238,7 @@ class ReceiveStream:
                 # Owed bytes count as queued, but `has_room` ignores other streams: with `writable` they would block
                 # one another.
                 if not frames or not reply.has_room or self._pace.slowed:
-                    return False  # `on_credit` or `_paid` goes on
+                    return False  # `on_credit` goes on
                 message = next(frames[0], None)
                 if message is None:
                     frames.popleft()
@@ -255,13 +257,6 @@ class ReceiveStream:
             if messages:  # sizes as sent, because these clients receive compressed batches uncompressed
                 self._pace.count_delivered(messages, size)
         return bool(frames)
-
-    def _paid(self) -> None:
-        """Continue once the quota allows it."""
-        if self._frames:
-            self._plane.engine.turns.wake(self)
-        else:
-            self._flowing()
 
     def _send_rest(self) -> bool:
         """Send all delivered messages, which are in memory anyway, even to a slow client. Return False if that failed."""
@@ -352,6 +347,7 @@ class ReceiveStream:
     # -- the rest of its life --------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
+        """Continue once the client has credit, or the quota allows it."""
         if self._frames:
             self._plane.engine.turns.wake(self)
         else:
