@@ -7,10 +7,11 @@
     tools/gate.py FOLDER            tests/FOLDER, which is no part of `test` (OWN_TARGETS), long tests included
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
-Each folder of tests/ is one pytest process, the longest are several: one that hangs costs its own budget and is reported,
-the others still run. Four steps run side by side, the longest begin first, and each prints when it ends; a step without others
-prints as it runs. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own;
-what passes only then is listed as that. The last lines name every failed test and check with its error. Exit status: 0 if everything that ran passed and something ran,
+Each folder of tests/ is one pytest process, the longest are several, and short ones of tests/broker share some: one that hangs
+costs its own budget and is reported, the others still run. Four steps run side by side (GATE_LANES: another number), the
+longest begin first, and each prints when it ends; a step without others prints as it runs. In `ci` a group's failed and
+unreached tests get a second try, in a process and with brokers of their own; what passes only then is listed as that. The
+last lines name every failed test and check with its error. Exit status: 0 if everything that ran passed and something ran,
 1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
 """
 
@@ -51,6 +52,9 @@ GROUP_BUDGET_S: Final = 1200.0
 # Folders whose subfolders are groups of their own, and those that need more than Python and have a target of their own.
 SPLIT_GROUPS: Final = frozenset({"broker"})
 OWN_TARGETS: Final = frozenset({"cluster", "conformance", "deploy", "javascript"})
+# The folders of SPLIT_GROUPS that are not among FIRST_GROUPS share that many processes: each process imports the broker first,
+# and starts servers that fork its brokers, which is three seconds of processor.
+SHARED_PROCESSES: Final = 4
 # All test groups together; a group that does not fit any more is cut or reported as not run.
 TEST_BUDGET_S: Final = 1800.0
 CI_TEST_BUDGET_S: Final = 3600.0
@@ -60,7 +64,7 @@ SECOND_TRY_TESTS: Final = 10
 # Seconds that a second try has at least, also if the first one ended just before its budget: pytest's start and a test.
 SECOND_TRY_S: Final = 60.0
 # Groups of tests side by side, two more than processors: half of the time they wait, for processes to start and for disks.
-LANES: Final = min(2, os.cpu_count() or 1) + 2
+LANES: Final = int(os.environ.get("GATE_LANES") or min(2, os.cpu_count() or 1) + 2)
 # The groups that begin first, and in how many processes, each with every n-th file. Spark's begins with its environment and core is
 # the fundamental one; then those of minutes, the longest first: begun late, one of them would run alone at the end.
 FIRST_GROUPS: Final = {
@@ -396,14 +400,23 @@ PYTEST: Final = (sys.executable, "-m", "pytest", "-p", "tools.gate_report")
 WITHOUT_PICTURES: Final = ("-p", "no:textual-snapshot", "-p", "no:syrupy")
 
 
+def joined(found: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Return the folders of each process, in the order of their first one."""
+    short = [each for each in found if each.parent.name in SPLIT_GROUPS and each.name not in FIRST_GROUPS]
+    shares = [tuple(short[n::SHARED_PROCESSES]) for n in range(min(SHARED_PROCESSES, len(short)))]
+    return [(each,) for each in found if each not in short] + shares
+
+
 def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: float) -> list[Step]:
     """Return the steps of all groups, in the order in which they begin."""
     steps = []
-    for folder in groups():
+    for folder, *others in joined(groups()):
         name = str(folder.relative_to(ROOT))
         report = reports / f"{name.replace('/', '-')}.jsonl"
         command = (*PYTEST, *(() if folder.name == "tui" else WITHOUT_PICTURES), *pytest_arguments)
-        whole = Step(name=name, command=command, budget_s=budget_s, select=(name,), report=report)
+        select = (name, *(str(other.relative_to(ROOT)) for other in others))
+        shared = ", ".join((name, *(other.name for other in others)))
+        whole = Step(name=shared, command=command, budget_s=budget_s, select=select, report=report)
         if folder.name == "spark":
             with_spark = (str(SPARK_PYTHON), *command[1:])
             whole = replace(whole, command=with_spark, prepare=SPARK_ENVIRONMENT, without=NO_SPARK)

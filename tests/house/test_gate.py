@@ -345,6 +345,15 @@ def test_every_folder_with_tests_is_a_group(gate: ModuleType, root: Path) -> Non
     assert len(gate.groups()) == len(set(gate.groups()))
 
 
+def test_every_folder_is_in_one_process_or_in_parts(gate: ModuleType, root: Path) -> None:
+    steps = gate.pytest_steps(Path("reports"), pytest_arguments=(), budget_s=60.0)
+    whole = [root / place for step in steps for place in step.select if not place.endswith(".py")]
+    in_parts = {name for name, parts in gate.FIRST_GROUPS.items() if parts > 1}
+    assert sorted(whole) == sorted(group for group in gate.groups() if group.name not in in_parts)
+    begun = [gate.ROOT / step.select[0] for step in steps if "part " not in step.name]
+    assert begun[: len(gate.FIRST_GROUPS) - len(in_parts)] == whole[: len(gate.FIRST_GROUPS) - len(in_parts)]
+
+
 def test_every_file_of_a_group_in_parts_is_in_one_of_them(gate: ModuleType, root: Path) -> None:
     steps = gate.pytest_steps(Path("reports"), pytest_arguments=(), budget_s=60.0)
     assert len({step.report for step in steps}) == len(steps)
