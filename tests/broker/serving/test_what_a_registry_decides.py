@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import anyio
 import pytest
@@ -18,11 +20,24 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
     TopicSpec,
 )
+from pydanube_broker.cluster.registry_records import WHOLE
+from pydanube_broker.journal.records import RecordKind
+from pydanube_broker.serving import ownership as ownership_module
+from pydanube_broker.serving import registry as registry_module
+from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import Placed, Placement, TopicAccess
 from pydanube_broker.serving.unused_holds import check_unused, check_without_clients
 from pydanube_broker.topics.agreement import LossAccepted
-from pydanube_core.errors import Conflict, CorruptJournal
+from pydanube_broker.topics.log_state import encode_trim_body
+from pydanube_core.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    CorruptJournal,
+    MetadataUnavailable,
+    TopicNotFound,
+)
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.metadata import CorruptMetadata, Revision
 
@@ -381,3 +396,314 @@ def test_a_topic_without_clients_may_have_messages_and_subscriptions(use: str) -
         return
     with pytest.raises(Conflict):
         check_without_clients(topic_with(use))
+
+
+# -- what is made, deleted and checked at the start -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("existing", [True, False])
+@pytest.mark.parametrize("must_be_new", [True, False])
+async def test_a_topic_that_was_made_meanwhile_is_returned_unless_it_must_be_new(
+    must_be_new: bool, existing: bool
+) -> None:
+    there, acquired = record(1), []
+
+    async def create_topic(name: TopicName, **how: Any) -> Sequence[TopicRecord]:
+        raise AlreadyExists("made meanwhile")
+
+    async def existing_topic(name: TopicName) -> Sequence[TopicRecord]:
+        return [there] if existing else []
+
+    async def acquire(records: Sequence[TopicRecord], *, here: bool) -> None:
+        acquired.extend(records)
+
+    @asynccontextmanager
+    async def making(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    topic = object()
+    registry = Registry.__new__(Registry)
+    vars(registry).update(
+        catalog=SimpleNamespace(
+            quarantine=SimpleNamespace(found={}),
+            index=SimpleNamespace(find_topic=lambda name: None, partitioned=lambda name: None),
+            create_topic=create_topic,
+            existing_topic=existing_topic,
+        ),
+        ownership=SimpleNamespace(acquire=acquire),
+        policies=SimpleNamespace(layers=lambda record, namespace: ({}, {})),
+        quotas=SimpleNamespace(making=making),
+        _topics={there.topic: topic},
+    )
+    make = partial(
+        registry.create, there.topic, partitions=0, dispatch_strategy="reliable", must_be_new=must_be_new
+    )
+    if existing and not must_be_new:
+        assert (await make(), acquired) == ([topic], [there])
+        return
+    with pytest.raises(AlreadyExists):
+        await make()
+    assert acquired == []
+
+
+class Deleting:
+    """A registry with one topic of two subscriptions, which writes down the steps of its deletion."""
+
+    def __init__(self, *, error: Exception | None = None) -> None:
+        self.steps: list[str] = []
+        self.error = error
+        step = self.steps.append
+        pumps = {
+            name: SimpleNamespace(
+                write_cursor=lambda name=name: step(f"write {name}"),
+                store_snapshot=lambda name=name: step(f"keep {name}"),
+            )
+            for name in ("a", "b")
+        }
+        self.record = record(1)
+        self.registry: Any = SimpleNamespace(
+            catalog=SimpleNamespace(
+                index=SimpleNamespace(
+                    find_topic=lambda name: self.record if name == self.record.topic else None,
+                    partitions=lambda name: [],
+                    partitioned=lambda name: None,
+                ),
+                delete_topic=self._delete,
+            ),
+            parts=lambda name: (False, [SimpleNamespace(subscriptions=pumps)]),
+            not_found=lambda name: TopicNotFound(str(name)),
+            follow_deletions=lambda records: step(f"follow {len(records)}"),
+        )
+
+    async def _delete(self, name: TopicName, *, grace: Any, held: Any) -> Sequence[TopicRecord]:
+        self.steps.append("delete")
+        if self.error is not None:
+            raise self.error
+        return []
+
+
+async def test_a_topic_that_may_be_restored_keeps_its_last_acknowledgements() -> None:
+    grace: Any = object()
+    for given, kept in ((None, []), (grace, ["write a", "keep a", "write b", "keep b"])):
+        deleting = Deleting()
+        await Registry.delete(deleting.registry, deleting.record.topic, grace=given)
+        assert deleting.steps == [*kept, "delete", "follow 1"]
+
+
+async def test_a_deletion_whose_outcome_is_unknown_is_followed_and_an_unknown_topic_is_not_deleted() -> None:
+    deleting = Deleting(error=MetadataUnavailable("away"))
+    with pytest.raises(MetadataUnavailable):
+        await Registry.delete(deleting.registry, deleting.record.topic)
+    assert deleting.steps == ["delete", "follow 1"]
+    for name, error in (("other", TopicNotFound), (AUDIT_TOPIC, ClusterError)):
+        deleting = Deleting()
+        with pytest.raises(error):
+            await Registry.delete(deleting.registry, TopicName.parse(name))
+        assert deleting.steps == []
+
+
+@pytest.mark.parametrize(
+    ("several", "begin", "done"),
+    [(False, True, ["begin"]), (False, False, ["check"]), (True, True, ["check"]), (True, False, ["check"])],
+)
+async def test_a_store_is_tried_before_a_topic_is_to_be_in_it_and_a_lone_broker_begins_its_chain(
+    several: bool, begin: bool, done: list[str]
+) -> None:
+    steps: list[str] = []
+
+    async def step(what: str) -> None:
+        steps.append(what)
+
+    def registry(metadata_format: int) -> Any:
+        return SimpleNamespace(
+            storing=SimpleNamespace(begin=partial(step, "begin"), check=partial(step, "check")),
+            ownership=SimpleNamespace(several=several),
+            catalog=SimpleNamespace(
+                index=SimpleNamespace(format=SimpleNamespace(metadata_format=metadata_format))
+            ),
+        )
+
+    with pytest.raises(Conflict) as refused:
+        await Registry.check_stored(registry(WHOLE - 1), begin=begin)
+    assert (refused.value.retryable, steps) == (several, [])
+    await Registry.check_stored(registry(WHOLE), begin=begin)
+    assert steps == done
+
+
+async def test_the_journal_is_to_have_what_is_neither_trimmed_nor_in_the_objects(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Objects:
+        unreadable: ClassVar[dict[int, Exception]] = {}
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        async def heads(self) -> dict[int, Any]:
+            return {2: SimpleNamespace(goes_on_at=8), 3: SimpleNamespace(goes_on_at=4)}
+
+    checked: list[tuple[str, int]] = []
+
+    def check(folder: Path, rows: Any, *_: Any) -> dict[int, int]:
+        checked.extend((name, begin) for name, _, begin in rows)
+        return {2: 8}
+
+    monkeypatch.setattr(registry_module, "ObjectCatalog", Objects)
+    monkeypatch.setattr(registry_module, "check_prefixes_there", check)
+    trimmed = (
+        SimpleNamespace(kind=RecordKind.TRIM_PREFIX, topic_id=3),
+        encode_trim_body(6),
+    )
+    topics = {number: SimpleNamespace(name=f"t{number}", topic_id=number, state=None) for number in (1, 2, 3)}
+    journal = SimpleNamespace(
+        folder=tmp_path, first_offset=None, recovered=SimpleNamespace(tail=[trimmed])
+    )  # fmt: skip
+    registry: Any = SimpleNamespace(
+        _store=None, _hub=SimpleNamespace(journal=journal, topics=topics), accepted=None
+    )
+    await Registry.check_journal(registry)
+    assert checked == [("t1", 0), ("t2", 8), ("t3", 6)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "memory", "durability"),
+    [(True, False, "stored"), (False, False, "fsynced"), (True, True, "memory")],
+)
+def test_a_topic_is_opened_with_its_link_its_epoch_and_the_durability_of_its_assignment(
+    monkeypatch: pytest.MonkeyPatch, stored: bool, memory: bool, durability: str
+) -> None:
+    told: list[str] = []
+
+    def topic_of(name: str, *_: Any, **given: Any) -> Any:
+        return SimpleNamespace(
+            **given, name=name, topic_id=1, in_store=given["durability"] == "stored", subscriptions={},
+            changes=SimpleNamespace(note=lambda name: told.append("list")),
+            state=SimpleNamespace(cursors={1: "kept", 2: "gone"}),
+        )  # fmt: skip
+
+    monkeypatch.setattr(ownership_module, "Topic", topic_of)
+    monkeypatch.setattr(ownership_module, "link_of", lambda options: "link")
+    monkeypatch.setattr(ownership_module, "writer_elsewhere", lambda options: "elsewhere")
+    parts: dict[str, Any] = {
+        "catalog": SimpleNamespace(
+            index=SimpleNamespace(subscriptions=lambda topic_id: []),
+            restorable=SimpleNamespace(keeps_cursor=lambda topic_id, number: number == 1),
+        ),
+        "schemas": SimpleNamespace(guard_of=lambda record: "guard"),
+        "policies": SimpleNamespace(limits_of=lambda record: "limits"),
+        "hub": SimpleNamespace(take_state=lambda topic_id: None, adopt=lambda topic: told.append("hub")),
+        "engine": None,
+    }
+    ownership = Ownership(**parts, memory=memory)
+    ownership.on_stored = lambda: told.append("store")
+    ownership.on_level = lambda topic: told.append("level")
+    ownership.on_served = lambda name: told.append("served")
+    place: Any = SimpleNamespace(stored=stored, epoch=4)
+    topic: Any = ownership.adopt(record(1), place)
+    assert (topic.link, topic.failed_over_to, topic.epoch, topic.durability, topic.limits, topic.schema) == (
+        "link", "elsewhere", 4, durability, "limits", "guard",
+    )  # fmt: skip
+    assert ownership.topics == {record(1).topic: topic}
+    assert topic.state.cursors == {1: "kept"}
+    assert told == ["hub", *(["store"] if durability == "stored" else []), "level", "list", "served"]
+
+
+# -- waiting for a move ---------------------------------------------------------------------------------------------
+
+
+class Waited:
+    """The registry of one of several brokers, whose topics are moved by `move`."""
+
+    def __init__(self, *, several: bool = True, between: Sequence[int] = ()) -> None:
+        self.moved = {number: anyio.Event() for number in (1, 2)}
+        self.placed = {number: anyio.Event() for number in (1, 2)}
+        self.epochs: list[int] = []
+        self.waits: set[anyio.CancelScope] = set()
+        self.ownership = SimpleNamespace(
+            several=several,
+            waits=self.waits,
+            is_between=lambda topic_id: topic_id in between,
+            until_moved=self._until_moved,
+            until_placed=lambda topic_id: self.placed[topic_id].wait(),
+        )
+
+    async def _until_moved(self, topic_id: int, epoch: int) -> None:
+        self.epochs.append(epoch)
+        await self.moved[topic_id].wait()
+
+    async def until_moved(self, *topics: Placed, wait_s: float = 30.0) -> bool:
+        return await Placement(cast(Registry, self)).until_moved(topics, wait_s)
+
+
+@pytest.mark.parametrize("numbers", [(1,), (1, 2), (2, 1)])
+async def test_a_wait_ends_when_one_of_its_topics_is_served_in_another_epoch(numbers: Sequence[int]) -> None:
+    waited = Waited(between=[1])  # topic 1 is on its way, and ends the wait when it has arrived
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+
+            async def wait() -> None:
+                assert await waited.until_moved(*(at("", number=number) for number in numbers))
+                group.cancel_scope.cancel()
+
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert len(waited.waits) == 1
+            waited.placed[1].set()
+            await anyio.sleep_forever()
+    assert waited.waits == set()
+    assert waited.epochs == [1] * (len(numbers) - 1)
+
+
+async def test_a_wait_without_a_move_is_false_and_one_broker_alone_waits_for_nothing() -> None:
+    for numbers in ((1,), (1, 2)):
+        waited = Waited()
+        assert not await waited.until_moved(*(at("", number=number) for number in numbers), wait_s=0.0)
+        assert waited.waits == set()
+    assert await Waited(several=False).until_moved(at(""), wait_s=0.0)
+
+
+async def test_a_caller_that_leaves_does_not_leave_a_topic_half_opened() -> None:
+    cluster, may_open, opened = Cluster(record(1)), anyio.Event(), False
+
+    async def acquire(records: Sequence[TopicRecord]) -> None:
+        nonlocal opened
+        await may_open.wait()
+        opened = True
+
+    cluster.registry.ownership.acquire = acquire  # type: ignore[method-assign]
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(Placement(cluster.registry).reach, TopicName.parse("t1"))
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+            may_open.set()
+    assert opened
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("is_registered", [True, False])
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_placed_topic_waits_for_an_owner_that_is_not_registered_and_for_no_other(
+    is_here: bool, is_registered: bool, is_served: bool
+) -> None:
+    known = record(1)
+    place = SimpleNamespace(is_served=is_served, broker_id=7, epoch=3)
+    served = SimpleNamespace(state=SimpleNamespace(epoch=5), max_message_bytes=10)
+    registry: Any = SimpleNamespace(
+        find=lambda name: served if is_here else None,
+        catalog=SimpleNamespace(
+            index=SimpleNamespace(find_topic=lambda name: known, partitioned=lambda name: None)
+        ),
+        ownership=SimpleNamespace(
+            several=True,
+            coordinator=SimpleNamespace(
+                place=lambda topic_id: place, members={7: object()} if is_registered else {}
+            ),
+            owner=lambda topic_id: SimpleNamespace(broker_url="http://b7") if is_registered else None,
+        ),
+        policies=SimpleNamespace(limits_of=lambda record: SimpleNamespace(max_message_size=20)),
+    )
+    partitioned, (placed,) = Placement(registry).parts(known.topic)
+    assert not partitioned
+    assert placed.waits_for == ("7" if is_served and not is_registered and not is_here else "")
+    assert (placed.epoch, placed.max_message_bytes) == ((5, 10) if is_here else (3, 20))
+    assert placed.broker_url == ("http://b7" if is_registered else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +11,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import Durability
+from pydanube_broker.serving import levels as levels_module
 from pydanube_broker.serving.deleted import Deleted
 from pydanube_broker.serving.following import Following
 from pydanube_broker.serving.levels import Levels
@@ -176,3 +179,147 @@ async def test_a_level_is_changed_for_a_caller_that_waits_and_metadata_that_do_n
             group.cancel_scope.cancel()
     pauses_s = [later - former for former, later in itertools.pairwise(asked_s)]
     assert all(pause_s >= 0.4 for pause_s in pauses_s), pauses_s
+
+
+class Raised:
+    """Topics that are to be in the object store. The assignments of `moved` are another broker's at the first look."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *numbers: int, moved: Sequence[int] = ()) -> None:
+        patch.setattr(levels_module, "Assignment", SimpleNamespace(of=lambda key, value: value))
+        self.topics = {number: self._topic(number) for number in numbers}
+        self.moved = {keys.assignment_key(number) for number in map(TopicId, moved)}
+        self.looked: list[str] = []
+        self.until_stored: Any = anyio.lowlevel.checkpoint
+        hub: Any = SimpleNamespace(topics=self.topics, set_stored=self._set_stored)
+        registry: Any = SimpleNamespace(ownership=SimpleNamespace(me=SimpleNamespace(broker_id="1")))
+        store: Any = SimpleNamespace(get=self._get)
+        storing: Any = SimpleNamespace(until_stored=lambda: self.until_stored())
+        self.levels = Levels(registry, hub, store, storing)
+
+    def _topic(self, number: int) -> Any:
+        return SimpleNamespace(
+            topic_id=number, name=f"t{number}", closed=None, durability="fsynced", in_store=False,
+            assigned_epoch=1, options=SimpleNamespace(topic_id=number, durability=Durability.STORED),
+        )  # fmt: skip
+
+    def _set_stored(self, topic: Any, *, in_store: bool) -> None:
+        topic.in_store = in_store
+
+    async def _get(self, key: str) -> Any:
+        await anyio.lowlevel.checkpoint()
+        self.looked.append(key)
+        if key in self.moved:
+            self.moved.remove(key)
+            return None
+        return SimpleNamespace(value=SimpleNamespace(broker_id=1, epoch=1, stored=True))
+
+
+async def test_a_topic_whose_level_could_not_be_changed_is_tried_again_and_its_caller_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised = Raised(monkeypatch, 1, 2, moved=[1])
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(raised.levels.run)
+            await raised.levels.until_reached(list(raised.topics.values()))
+            group.cancel_scope.cancel()
+    assert raised.looked == [keys.assignment_key(TopicId(number)) for number in (1, 2, 1)]
+    assert all(topic.in_store for topic in raised.topics.values())
+
+
+async def test_a_caller_waits_until_the_change_of_its_topic_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The topic has its new level before all of it is in the object store."""
+    raised = Raised(monkeypatch, 1)
+    (topic,) = raised.topics.values()
+    may_end, returned = anyio.Event(), anyio.Event()
+
+    async def until_stored() -> None:
+        if topic.in_store:
+            await may_end.wait()
+
+    async def wait() -> None:
+        await raised.levels.until_reached([topic])
+        assert raised.looked
+        returned.set()
+
+    raised.until_stored = until_stored
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(raised.levels.run)
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert (topic.in_store, returned.is_set()) == (True, False)
+            may_end.set()
+            await returned.wait()
+            group.cancel_scope.cancel()
+
+
+# -- settings that another broker changed ------------------------------------------------------------------------
+
+
+class Followed:
+    """One topic and its record, as a broker follows them. `done` has the steps taken, in order."""
+
+    def __init__(self, *, record: Any, served: Any, mine: bool = True, moving: bool = False) -> None:
+        self.done: list[str] = []
+        step = self.done.append
+
+        async def acquire(records: Any) -> None:
+            step("acquire")
+
+        self.registry = SimpleNamespace(
+            find=lambda name: served,
+            schemas=SimpleNamespace(guard_of=lambda record: step("schema") or "guard"),
+            policies=SimpleNamespace(apply=lambda topic: step("policies")),
+            catalog=SimpleNamespace(
+                records=SimpleNamespace(on_key=None), index=SimpleNamespace(find_topic=lambda name: record)
+            ),
+            ownership=SimpleNamespace(
+                several=True,
+                deleted=lambda options: step("deleted"),
+                is_mine=lambda topic_id: mine,
+                is_moving=lambda topic_id: moving,
+                acquire=acquire,
+                coordinator=SimpleNamespace(place=lambda topic_id: object()),
+                release=lambda topic, error: step(f"release: {error}"),
+                elsewhere=lambda record: "at b2",
+                on_level=lambda topic: step("level"),
+            ),
+        )
+
+    async def follow(self) -> list[str]:
+        await Following(cast(Registry, self.registry)).follow(keys.topic_key(NAME))
+        return self.done
+
+
+def recorded(topic_id: int = 7, revision: int = 2, schema: str = "") -> Any:
+    return SimpleNamespace(topic_id=topic_id, revision=revision, settings=SimpleNamespace(schema=schema))
+
+
+def serving(topic_id: int = 7, revision: int = 1, schema: str = "") -> Any:
+    return SimpleNamespace(topic_id=topic_id, schema=None, options=recorded(topic_id, revision, schema))
+
+
+@pytest.mark.parametrize(
+    ("record", "served", "more", "done"),
+    [
+        (recorded(), serving(), {}, ["policies", "level"]),
+        (recorded(schema="s"), serving(), {}, ["schema", "policies", "level"]),
+        (recorded(revision=1), serving(), {}, []),
+        (recorded(), serving(), {"moving": True}, []),
+        (recorded(), serving(), {"mine": False}, ["release: at b2"]),
+        (recorded(), None, {"mine": False}, []),
+        (recorded(), None, {}, ["acquire"]),
+        (recorded(), None, {"moving": True}, []),
+        (recorded(), serving(6), {}, ["deleted", "acquire"]),
+        (None, serving(), {}, ["deleted"]),
+        (None, None, {}, []),
+    ],
+)
+async def test_a_changed_record_of_a_topic_changes_what_it_names_and_nothing_else(
+    record: Any, served: Any, more: Any, done: list[str]
+) -> None:
+    assert await Followed(record=record, served=served, **more).follow() == done
+    assert served is None or served.schema == ("guard" if "schema" in done else None)
