@@ -32,3 +32,7 @@ def test_many_stars_cost_no_more_than_the_length_of_key_and_filter(glob: str) ->
 def test_filters_beyond_the_limits_are_refused(filters: list[str]) -> None:
     with pytest.raises(InvalidArgument, match="key filter"):
         check_filter_sizes(filters)
+
+
+def test_filters_at_the_limits_are_taken() -> None:
+    check_filter_sizes(["x" * 256] * 100)

@@ -570,3 +570,16 @@ def test_a_paused_consumer_is_sent_nothing_and_goes_on_once_it_resumes() -> None
     sub.members.resume(1)
     sub.members.resume(7)  # not there
     assert [offset for _, offsets in pull(sub) for offset in offsets] == list(range(10))
+
+
+def test_a_mask_may_answer_what_was_acknowledged_before_it_was_read_and_nothing_else_that_is_unread() -> None:
+    sub = exclusive(end=9)
+    sub.skipped(4, 7)
+    sub.join(1, "w", 0, ConsumerTerms(credit_messages=9, credit_bytes=None))
+    session = sub.session_of(1)
+    assert session is not None
+    for first, mask in ((4, 1), (4, 0b101), (6, 1)):
+        assert sub.answers.ack(1, session, [], [(first, mask)]) == 0
+    for first, mask in ((7, 1), (3, 1), (5, 0b101)):
+        with pytest.raises(NotDelivered):
+            sub.answers.ack(1, session, [], [(first, mask)])

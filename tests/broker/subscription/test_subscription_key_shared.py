@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
@@ -53,9 +55,12 @@ class Topic:
         while plans and (plan := self.sub.sending.next_plan()) is not None:
             plans -= 1
             offsets = [o for s, e in plan.ranges for o in range(s, e)][: min(plan.max_messages, at_most)]
-            ranges = [(o, o + 1) for o in offsets]
+            ranges: Sequence[tuple[int, int]] = [(o, o + 1) for o in offsets]
+            if type(plan.ranges) is ChunkMasks:
+                ranges = ChunkMasks(plan.ranges.below(offsets[-1] + 1))  # as the sender picks them
             if plan.consumer_id is not None:
                 assert self.sub.sending.sent(plan, ranges, 0, offsets[-1] + 1, now_ms)
+                assert not self.sub.sending.sent(plan, ranges, 0, offsets[-1] + 1, now_ms), "sent twice"
                 sent += [(plan.consumer_id, o) for o in offsets]
                 continue
             self.routed_reads += 1
@@ -69,6 +74,7 @@ class Topic:
                 keys=keys if self.sub.needs_keys else None,
             )
             assert selections is not None
+            assert self.sub.sending.routed(plan, ranges, offsets[-1] + 1, now_ms) is None, "routed twice"
             sent += [(s.consumer_id, offsets[i]) for s in selections for i in s.indices]
         check(self.sub)
         return sent

@@ -9,7 +9,7 @@ order by type, credit and window kept, counts exact, state unchanged on error.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 )
 from pydanube_broker.subscription import subscription as subscription_module
 from pydanube_broker.subscription.answers import refresh_every_ms
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.consumer import Standing
 from pydanube_broker.subscription.cursor import (
     CursorSnapshot,
@@ -89,6 +90,8 @@ class Peer:
     buffer: list[int] = field(
         default_factory=list
     )  # sent in this session and not taken, in the order of sending
+    expired: int = 0  # since its last answer
+    sent: int = 0
     took: int = 0  # in this session
     took_at_ms: int = -1
 
@@ -98,7 +101,7 @@ class Peer:
 
     def date_answers(self, now_ms: int) -> None:
         if self.answered:
-            self.answered, self.answered_at_ms = False, now_ms
+            self.answered, self.answered_at_ms, self.expired = False, now_ms, 0
 
 
 @dataclass
@@ -478,9 +481,15 @@ class DeliveryMachine(RuleBasedStateMachine):
         there = [o for o in wanted if o in self.log and o not in self.gone]
         taken = there[: min(plan.max_messages, at_most)]
         next_offset = there[len(taken)] if len(there) > len(taken) else plan.end_limit
-        ranges = runs(taken)
+        ranges: Sequence[tuple[int, int]] = runs(taken)
+        if type(plan.ranges) is ChunkMasks and taken == [o for o in wanted if o < next_offset]:
+            ranges = ChunkMasks(plan.ranges.below(next_offset))  # as the sender picks them
         if plan.consumer_id is not None:
             assert self.sub.sending.sent(plan, ranges, len(taken), next_offset, self.now)
+            if taken:
+                assert not self.sub.sending.sent(plan, ranges, len(taken), next_offset, self.now), (
+                    "sent twice"
+                )
             assert self.peers[plan.consumer_id].session == plan.session
             for offset in set(wanted) - set(taken):
                 if offset < next_offset and not plan.fresh:
@@ -489,7 +498,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         else:
             self.route(plan, taken, ranges, next_offset)
 
-    def route(self, plan: Plan, taken: list[int], ranges: list[tuple[int, int]], next_offset: int) -> None:
+    def route(
+        self, plan: Plan, taken: list[int], ranges: Sequence[tuple[int, int]], next_offset: int
+    ) -> None:
         selections = self.sub.sending.routed(plan, ranges, next_offset, self.now, sizes=[1] * len(taken))
         assert selections is not None
         chosen = [(taken[i], s) for s in selections for i in s.indices]
@@ -521,6 +532,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             for one in self.peers
         )
         peer.credit -= len(offsets)
+        peer.sent += len(offsets)
         if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
             first = next(one for one in self.peers if not self.aside(one))
             assert consumer_id == first, "only the first consumer is active"
@@ -596,15 +608,19 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
         consumer_id, peer, ranges = self.answering(data)
-        if self.refused(consumer_id, ranges):
+        refused = self.refused(consumer_id, ranges)
+        expected = {o for s, e in ranges for o in range(s, e) if self.seen(o)}
+        masks: list[tuple[int, int]] = []
+        if data.draw(st.booleans()):
+            ranges, masks = [], [(o, 1) for s, e in ranges for o in range(s, e)]
+        if refused:
             before = (self.sub.statistics(self.now), self.sub.snapshot())
             with pytest.raises(NotDelivered):
-                self.sub.answers.ack(consumer_id, peer.session, ranges)
+                self.sub.answers.ack(consumer_id, peer.session, ranges, masks)
             assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
             return
-        expected = {o for s, e in ranges for o in range(s, e) if self.seen(o)}
         self.answers(consumer_id)
-        assert self.sub.answers.ack(consumer_id, peer.session, ranges) == len(expected)
+        assert self.sub.answers.ack(consumer_id, peer.session, ranges, masks) == len(expected)
         for offset in expected:
             self.finish(offset)
 
@@ -717,6 +733,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         for offset in [o for o, due in self.waiting.items() if due <= self.now]:
             del self.waiting[offset]
             self.ready.add(offset)
+        for one in (self.flight[o].consumer_id for o in late):
+            self.peers[one].expired += one in silent
         for offset in [o for o in late if not self.flight[o].taken]:
             late.remove(offset)
             self.not_heard_of(offset, others=silent.get(self.flight[offset].consumer_id, True))
@@ -1064,6 +1082,8 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert consumer.in_flight == sum(
                 s.consumer_id == consumer.consumer_id for s in self.flight.values()
             )
+            assert consumer.delivered == peer.sent
+            assert consumer.expired == (0 if peer.answered else peer.expired)
 
     def moves_are_in_the_tables(self) -> None:
         states = {
@@ -1115,7 +1135,9 @@ class KeySharedMachine(DeliveryMachine):
     singles = (False, True)
     ordered = (None, None, False)
 
-    def route(self, plan: Plan, taken: list[int], ranges: list[tuple[int, int]], next_offset: int) -> None:
+    def route(
+        self, plan: Plan, taken: list[int], ranges: Sequence[tuple[int, int]], next_offset: int
+    ) -> None:
         keys = [self.log[o] for o in taken]
         selections = self.sub.sending.routed(
             plan,
@@ -1128,6 +1150,7 @@ class KeySharedMachine(DeliveryMachine):
         )
         assert selections is not None
         if not plan.fresh:
+            assert self.sub.sending.routed(plan, ranges, next_offset, self.now) is None, "learnt twice"
             assert not selections
             assert self.sub.needs_keys
             for offset in {o for s, e in plan.ranges for o in range(s, e)} - set(taken):
