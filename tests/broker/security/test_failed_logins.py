@@ -26,6 +26,7 @@ def test_the_wait_doubles_up_to_the_longest_and_is_forgotten() -> None:
         waits.append(logins.wait_s("a", 0.0))
     assert waits == [0.0] * FREE + [0.25, 0.5, 1.0, 2.0, 2.0, 2.0]
     assert logins.wait_s("b", 0.0) == 0.0
+    assert logins.wait_s("a", FORGOTTEN_AFTER_S) == 2.0
     assert logins.wait_s("a", FORGOTTEN_AFTER_S + 1) == 0.0
     assert logins.note("a", FORGOTTEN_AFTER_S + 1) == 1
 

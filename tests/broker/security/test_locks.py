@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -596,3 +597,22 @@ async def test_refusals_are_counted_by_permission_and_their_kinds_have_a_bound(b
     assert not broker.may(ann, "made:up0")
     assert len(broker.refused) == MOST_COUNTED
     assert broker.refused["made:up0"] == 2
+
+
+@pytest.mark.parametrize("has_published", [False, True])
+async def test_grants_the_use_of_tokens_and_published_keys_are_followed(has_published: bool) -> None:
+    running: set[str] = set()
+
+    def task(name: str) -> Any:
+        async def run() -> None:
+            running.add(name)
+
+        return run
+
+    records: Any = SimpleNamespace(records=SimpleNamespace(follow=task("grants")))
+    keeper: Any = SimpleNamespace(required=True, refused=Counter())
+    last_used: Any = SimpleNamespace(run=task("last used"))
+    published: Any = SimpleNamespace(run=task("keys")) if has_published else None
+    with anyio.fail_after(30):
+        await Locks(records, keeper, last_used, published).run()
+    assert running == {"grants", "last used"} | ({"keys"} if has_published else set())

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydanube_broker.journal.records import RecordKind
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
-from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
-from pydanube_broker.topics.producers import MAX_PRODUCERS
+from pydanube_broker.topics.log_state import (
+    LogState,
+    decode_head,
+    encode_adopt_body,
+    encode_head,
+    encode_open_body,
+    encode_trim_body,
+    replay_record,
+)
+from pydanube_broker.topics.producers import MAX_PRODUCERS, Producers
 
 steady = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -114,3 +127,62 @@ def test_an_entry_that_lies_still_is_not_made_again() -> None:
     after = encode_head(states)
     assert [new is old for new, old in zip(after[1:], before[1:], strict=True)] == [True, False, True]
     assert decode_head(memoryview(b"".join(after)))[1].next_offset == 5
+
+
+PRODUCERS = Producers()  # of all states that are compared without theirs
+
+
+@pytest.mark.parametrize(
+    ("since_lsn", "awaiting"), [((0, 0, 0), (0, 0, 0)), ((0, 9, 0), (0, 0, 0)), ((0, 9, 5), (0, 0, 33))]
+)
+def test_each_topic_of_a_head_is_read_back_whole_whichever_format_its_topics_need(
+    since_lsn: tuple[int, ...], awaiting: tuple[int, ...]
+) -> None:
+    states = [
+        LogState(number, epoch=number, next_offset=10 * number, since_lsn=since, awaiting=move, opened=True)
+        for number, since, move in zip((1, 2, 3), since_lsn, awaiting, strict=True)
+    ]
+    states[1].cursors[3] = CursorSnapshot(floor=5)
+    head = b"".join(encode_head([*states, LogState(4)]))
+    read = list(decode_head(memoryview(head)).values())  # without the one that was never opened
+    assert [replace(each, producers=PRODUCERS) for each in read] == [
+        replace(each, producers=PRODUCERS) for each in states
+    ]
+
+
+# -- records --------------------------------------------------------------------------------------------------------
+
+
+def replayed(*records: tuple[RecordKind, int, bytes]) -> LogState:
+    states: dict[int, LogState] = {}
+    for kind, lsn, body in records:
+        header: Any = SimpleNamespace(kind=kind, topic_id=7, lsn=lsn)
+        replay_record(states, header, memoryview(body))
+    return states[7]
+
+
+def test_neither_an_epoch_nor_a_begin_goes_back() -> None:
+    opened = [(RecordKind.TOPIC_OPEN, 0, encode_open_body(*each)) for each in ((5, 30), (3, 20))]
+    state = replayed(*opened, (RecordKind.TRIM_PREFIX, 0, encode_trim_body(10)))
+    assert (state.epoch, state.start_offset, state.next_offset, state.opened) == (5, 30, 30, True)
+    trimmed = replayed(*opened, (RecordKind.TRIM_PREFIX, 0, encode_trim_body(40)))
+    assert trimmed.start_offset == 40
+
+
+def test_producers_of_records_from_before_tokens_go_on() -> None:
+    state = replayed((RecordKind.PRODUCER, 0, struct.pack("<QI", 3, 2) + "größe".encode()))
+    (session,) = state.producers.sessions()
+    assert (session.producer_id, session.epoch, session.name, session.token) == (3, 2, "größe", 0)
+
+
+def test_an_adopted_topic_has_its_epoch_and_a_copy_that_awaits_its_move_has_none_until_it_is_opened() -> None:
+    arrived = (RecordKind.TOPIC_OPEN, 64, encode_open_body(0, 0))
+    whole = LogState(7, epoch=5, next_offset=9, opened=True)
+    state = replayed(arrived, (RecordKind.ADOPT, 128, encode_adopt_body(whole)))
+    assert (state.epoch, state.awaiting, state.next_offset, state.since_lsn) == (5, 0, 9, 64)
+
+    copy = (RecordKind.ADOPT, 128, encode_adopt_body(replace(whole, awaiting=33)))
+    state = replayed(arrived, copy)
+    assert (state.epoch, state.awaiting, state.next_offset, state.since_lsn) == (0, 33, 9, 64)
+    state = replayed(arrived, copy, (RecordKind.TOPIC_OPEN, 192, encode_open_body(6, 0)))
+    assert (state.epoch, state.awaiting, state.since_lsn) == (6, 0, 64)

@@ -24,6 +24,9 @@ def test_no_offset_that_was_ever_known_is_given_out_again(said: int, known: int)
     assert end == known + JUMP
     left = rebuilt_state(state, begin=STORED, end=end, starts={})
     assert left.next_offset == end
+    unseen = LogState(7)  # no report of it was ever read
+    for is_whole in (False, True):
+        assert rebuilt_state(unseen, begin=STORED, end=end, starts={}, is_whole=is_whole).opened
     assert (left.epoch, left.tiered_offset, left.since_lsn) == (3, STORED, 0)
 
 

@@ -62,6 +62,34 @@ def test_a_segment_is_as_old_as_its_newest_message_and_no_newer_than_its_topics(
     assert given_up == ([(1, 10)] if goes else [])
 
 
+def test_each_topic_is_trimmed_by_its_own_limits_as_far_as_its_segments_are_sealed() -> None:
+    """The oldest of three segments is beyond topic 1's limit. Topic 2 keeps everything, and topic 3 is not here."""
+    trimmed: list[tuple[int, int]] = []
+
+    def topic(number: int, limits: Limits) -> Any:
+        return SimpleNamespace(
+            topic_id=number, link=None, start_offset=0, commit=30, subscriptions={}, state=SimpleNamespace(
+                append_time_ms=0, cursors={}
+            ),
+            gate=SimpleNamespace(limits=limits), options=SimpleNamespace(topic=SimpleNamespace(is_audit=False)),
+            trim=lambda offset: trimmed.append((number, offset)),
+        )  # fmt: skip
+
+    def run(end: int) -> Any:
+        return SimpleNamespace(end=end, last_time_ms=0, size=100)
+
+    hub: Any = SimpleNamespace(
+        tiering=False,
+        topics={1: topic(1, Limits(retention_bytes=150)), 2: topic(2, Limits())},
+        journal=SimpleNamespace(
+            sealed=lambda: [(0, 100, {n: run(end) for n in (1, 2, 3)}) for end in (10, 20)],
+            stored_bytes=lambda topic_id, start: 300 - 10 * start,
+        ),
+    )
+    JournalRetention(hub, Journal()).apply()
+    assert trimmed == [(1, 10), (2, 0)]
+
+
 def test_batches_of_a_topic_with_a_rate_are_a_share_of_a_second_and_one_message_at_least() -> None:
     gate = TopicGate("/default/t", Limits(), itertools.count(1))
     assert gate.batch_messages == 0

@@ -58,3 +58,16 @@ def test_what_is_no_serial_number_is_refused(text: str) -> None:
 def test_any_id_has_a_key_of_its_own() -> None:
     assert revocation_key("jti:../x") != revocation_key("jti:x")
     assert revocation_key("jti:/").count("/") == 2
+
+
+def test_each_credential_has_one_revocation_and_principals_of_two_types_have_two() -> None:
+    ids = [
+        Revocation(kind=kind, value="ann", principal_type=principal_type, created_ms=1).id
+        for kind, principal_type in (
+            (RevocationKind.JTI, ""),
+            (RevocationKind.CERTIFICATE, ""),
+            (RevocationKind.SUBJECT, "user"),
+            (RevocationKind.SUBJECT, "service_account"),
+        )
+    ]
+    assert ids == ["jti:ann", "certificate:ann", "subject:user:ann", "subject:service_account:ann"]
