@@ -27,7 +27,6 @@ from __future__ import annotations
 import argparse
 import ast
 import datetime
-import hashlib
 import json
 import os
 import random
@@ -72,8 +71,6 @@ SURVIVORS_MAX: Final = 0.05
 # Seconds: for the tests of a file under coverage, and for the tests of one fault as measured without it. `SLACK_S` is
 # added for starting and for a busy machine. A fault that makes a test wait longer counts as caught.
 COVER_S: Final = 900.0
-NEAR_COVER_S: Final = 120.0  # in a quick look: tests that begin later are left out
-NEAR_FILES: Final = 4  # in a quick look
 TESTS_S: Final = 60.0
 SLACK_S: Final = 90.0
 ONE_TEST_S: Final = 60
@@ -120,6 +117,9 @@ ROOMS: Final[Mapping[str, Room]] = {
 }
 
 
+MEASURED: Final = tuple(source for room in ROOMS.values() for source in room.sources)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
     """The passing tests of one file with their seconds, and the tests by file and line that they run."""
@@ -127,6 +127,7 @@ class Cover:
     seconds: Mapping[str, float]
     failed: Sequence[str]
     lines: Mapping[str, Mapping[str, Sequence[str]]]
+    sources: Mapping[str, str]  # ids of the contents that were measured, by file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +150,6 @@ class Run:
     seed: int
     deadline: float
     tests_s: float = TESTS_S
-    near_only: bool = False
-    blind: bool = False
     done: dict[str, Result] = field(default_factory=dict)
     steady: set[str] = field(default_factory=set)
     unsteady: set[str] = field(default_factory=set)
@@ -246,11 +245,11 @@ def run_tests(
 class Bench:
     """The tests of one room: their process, and what each of their files runs. Close it at the end."""
 
-    def __init__(self, room: Room, commit: str, seed: int, *, cover_s: float, blind: bool) -> None:
-        self._blind = blind
-        self._cover_s = cover_s
-        self._sources = [git("rev-parse", f"{commit}:{path}") for path in (*room.sources, "tests/support")]
-        self._commit = commit
+    def __init__(self, room: Room, commit: str, seed: int) -> None:
+        listed = git("ls-tree", "-r", commit, "--", *MEASURED, *room.tests).splitlines()
+        self._support = git("rev-parse", f"{commit}:tests/support")[:12]
+        #: Ids of contents by path
+        self._sources = {path: facts.split()[2] for facts, path in (line.split("\t") for line in listed)}
         self._covers: dict[str, Cover] = {}
         self._texts: dict[str, tuple[str, frozenset[str]]] = {}
         options = (f"--hypothesis-seed={seed}", f"--timeout={ONE_TEST_S * 2}")
@@ -284,50 +283,35 @@ class Bench:
         package = Path(path).parent.name
         return [file for _, file in sorted(found)] or [file for file in self.files if package in file]
 
-    def stages(self, path: str, *, near_only: bool) -> Iterator[list[Cover]]:
+    def stages(self, path: str) -> Iterator[list[Cover]]:
         """Yield what to run, in turn: files that are measured already, then one after the other, near files first.
 
         So that a fault which the first tests find costs no measurement of all others.
         """
-        near = self.near(path)[: NEAR_FILES if near_only else None]
-        left = [*near, *(file for file in self.files if file not in near and not near_only)]
-        known = [file for file in left if self._is_measured(file)]
-        yield [self.cover_of(file) for file in known]
+        near = self.near(path)
+        left = [*near, *(file for file in self.files if file not in near)]
+        known = [cover for file in left if (cover := self._measured(file, path)) is not None]
+        yield known
         for file in left:
-            if file not in known:
-                yield [self.cover_of(file)]
+            if self._measured(file, path) is None:
+                yield [self._measure(file)]
 
     def _kept(self, file: str) -> Path:
-        parts = [
-            git("rev-parse", f"{self._commit}:{file}"),
-            *self._sources,
-            str(self._cover_s),
-            str(self._blind),
-        ]
-        key = hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
-        return HOME / "covers" / f"{file.replace('/', '-')}-{key}.json"
+        return HOME / "covers" / f"{file.replace('/', '-')}-{self._sources[file][:12]}-{self._support}.json"
 
-    def _is_measured(self, file: str) -> bool:
-        return file in self._covers or self._kept(file).is_file()
-
-    def cover_of(self, file: str) -> Cover:
-        """Return the lines that the tests of a file run. An earlier measurement counts if it and the room are the same."""
-        if file not in self._covers:
-            kept = self._kept(file)
-            if not kept.is_file():
-                kept.parent.mkdir(exist_ok=True)
-                kept.write_text(json.dumps(asdict(self._measure(file))))
+    def _measured(self, file: str, path: str) -> Cover | None:
+        """Return the lines that the tests of a file run. An earlier measurement counts while it and the module are the same."""
+        if file not in self._covers and (kept := self._kept(file)).is_file():
             self._covers[file] = Cover(**json.loads(kept.read_text()))
-        return self._covers[file]
+        found = self._covers.get(file)
+        return found if found is not None and found.sources.get(path) == self._sources[path] else None
 
     def _measure(self, file: str) -> Cover:
         data = HOME / "data"
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir(parents=True)
         settings, tests = data / "coveragerc", data / "tests.jsonl"
-        lines = None if self._blind else str(settings)
-        paths = sorted({source for room in ROOMS.values() for source in room.sources})
-        included = "".join(f"    {TREE / path}{'' if path.endswith('.py') else '/*'}\n" for path in paths)
+        included = "".join(f"    {TREE / path}{'' if path.endswith('.py') else '/*'}\n" for path in MEASURED)
         settings.write_text(
             f"[run]\ndata_file = {data / 'lines'}\nparallel = true\nsigterm = true\ndisable_warnings = *\n"
             f"context = ${{{CONTEXT}-}}\ninclude =\n{included}"
@@ -338,15 +322,19 @@ class Bench:
             self.files[file],
             HOME / "report.jsonl",
             environment=variables,
-            limit_s=self._cover_s,
-            cover={"settings": lines, "tests": str(tests)},
+            limit_s=COVER_S,
+            cover={"settings": str(settings), "tests": str(tests)},
         )
         outcomes = [json.loads(line) for line in tests.read_text().splitlines()] if tests.is_file() else []
-        return Cover(
+        found = self._covers[file] = Cover(
             seconds={each["test"]: each["seconds"] for each in outcomes if each["ok"]},
             failed=[each["test"] for each in outcomes if not each["ok"]],
             lines=lines_by_test(data),
+            sources={path: each for path, each in self._sources.items() if path.startswith(MEASURED)},
         )
+        self._kept(file).parent.mkdir(exist_ok=True)
+        self._kept(file).write_text(json.dumps(asdict(found)))
+        return found
 
 
 def lines_by_test(data: Path) -> dict[str, dict[str, list[str]]]:
@@ -373,16 +361,10 @@ def covering(
     without: set[str],
     *,
     most_s: float = TESTS_S,
-    blind: bool = False,
 ) -> list[tuple[str, float]]:
-    """Return the tests that run a fault's statement, quickest first, as many as take `most_s` seconds together.
-
-    `blind`: all tests, because no lines were measured.
-    """
+    """Return the tests that run a fault's statement, quickest first, as many as take `most_s` seconds together."""
     found: dict[str, float] = {}
     for cover in covers:
-        if blind:
-            found |= {test: s for test, s in cover.seconds.items() if test not in without}
         of_file = cover.lines.get(mutation.path, {})
         for line in range(mutation.lines[0], mutation.lines[1] + 1):
             for test in of_file.get(str(line), ()):
@@ -446,8 +428,8 @@ def judge(mutation: Mutation, room: str, bench: Bench, run: Run) -> Result:
     """Put the fault in, run its tests, take it out."""
     started = time.monotonic()
     ran: set[str] = set()
-    for covers in bench.stages(mutation.path, near_only=run.near_only):
-        while chosen := covering(mutation, covers, run.unsteady | ran, most_s=run.tests_s, blind=run.blind):
+    for covers in bench.stages(mutation.path):
+        while chosen := covering(mutation, covers, run.unsteady | ran, most_s=run.tests_s):
             tests = [test for test, _ in chosen]
             limit_s = 3 * sum(seconds for _, seconds in chosen) + SLACK_S
             status, by = run_with(mutation, tests, bench, run, limit_s)
@@ -558,14 +540,6 @@ def main(arguments: Sequence[str]) -> int:
         "--tests-s", type=float, default=TESTS_S,
         help=f"seconds of tests per fault ({TESTS_S:.0f}); more on a busy machine, where all take longer",
     )  # fmt: skip
-    parser.add_argument(
-        "--near", action="store_true", help="only tests in files that name something of the faulty module"
-    )
-    parser.add_argument(
-        "--blind",
-        action="store_true",
-        help="measure no lines, run all tests of those files: quicker for few faults",
-    )
     parser.add_argument("--list", action="store_true", help="print the faults, without running anything")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -600,9 +574,7 @@ def main(arguments: Sequence[str]) -> int:
         print(*(each.name for _, each in chosen), sep="\n")
         return 0
     deadline = time.monotonic() + options.minutes * 60
-    run = Run(
-        HOME / f"{commit[:12]}-{seed}.jsonl", seed, deadline, options.tests_s, options.near, options.blind
-    )
+    run = Run(HOME / f"{commit[:12]}-{seed}.jsonl", seed, deadline, options.tests_s)
     if run.results_path.is_file():
         for line in run.results_path.read_text(encoding="utf-8").splitlines():
             result = Result(**json.loads(line))
@@ -617,13 +589,7 @@ def main(arguments: Sequence[str]) -> int:
                 break
             if mutation.name not in run.done:
                 if room not in benches:
-                    benches[room] = Bench(
-                        ROOMS[room],
-                        commit,
-                        seed,
-                        cover_s=NEAR_COVER_S if run.near_only else COVER_S,
-                        blind=run.blind,
-                    )
+                    benches[room] = Bench(ROOMS[room], commit, seed)
                 result = judge(mutation, room, benches[room], run)
                 run.note(result)
                 print(f"{number:4} {result.verdict:9} {result.seconds:5.0f} s  {result.name}", flush=True)

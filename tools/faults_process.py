@@ -75,7 +75,7 @@ class TestProcess:
         environment: Mapping[str, str],
         limit_s: float,
         fault: tuple[Path, int] | None = None,
-        cover: Mapping[str, str | None] | None = None,
+        cover: Mapping[str, str] | None = None,
     ) -> str:
         """Run tests in a fork, in this order. Return `ended`, `time`, or `not replaced`. Processes that they started end.
 

@@ -4,10 +4,10 @@ Importing pytest, its plugins and the product takes longer than most tests, so o
 request is a line of JSON on a pipe, and the fork that serves it changes nothing in this process:
 
     {"tests": [node id], "report": path, "environment": {name: value}, "limit_s": seconds,
-     "fault": null | {"path", "line"}, "cover": null | {"settings": path or null, "tests": path}}
+     "fault": null | {"path", "line"}, "cover": null | {"settings": path, "tests": path}}
 
 The fork writes a line per test to `report`: {"test", "outcome": passed|failed|skipped}. It ends at the first failed test,
-unless it covers, which without `settings` is to time the tests. With a fault, the file at `path` has it already: processes that tests start read it from there. In the
+unless it covers. With a fault, the file at `path` has it already: processes that tests start read it from there. In the
 fork the code of the function around `line` is replaced, which other modules hold as well. The answer is a line:
 
     {"status": "ended" | "time" | "not replaced"}
@@ -120,9 +120,8 @@ def serve(session: pytest.Session, items: Mapping[str, pytest.Item], request: Ma
     measuring = None
     if request["cover"] is not None:
         session.config.pluginmanager.register(Contexts(Path(request["cover"]["tests"])))
-        if request["cover"]["settings"] is not None:
-            measuring = coverage.Coverage(config_file=request["cover"]["settings"])
-            measuring.start()
+        measuring = coverage.Coverage(config_file=request["cover"]["settings"])
+        measuring.start()
     chosen = [items[test] for test in request["tests"] if test in items]
     for item, following in zip(chosen, [*chosen[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

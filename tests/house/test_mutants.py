@@ -97,9 +97,10 @@ def test_the_quickest_tests_that_run_the_statement_come_first_and_unsteady_ones_
         seconds={"slow": 5.0, "quick": 0.1, "other": 0.1, "unsteady": 0.0, "endless": 1000.0},
         failed=[],
         lines={"kept.py": {"12": ["slow", "quick", "unsteady", "endless"], "13": ["other"]}},
+        sources={},
     )
     assert covering(fault, [cover], {"unsteady"}) == [("quick", 0.1), ("slow", 5.0)]
-    assert covering(fault, [Cover(seconds={}, failed=[], lines={})], set()) == []
+    assert covering(fault, [Cover(seconds={}, failed=[], lines={}, sources={})], set()) == []
 
 
 def test_survivors_are_named_by_room_and_equivalent_ones_do_not_count(
