@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.format_step import FormatStep
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Put
+from pydanube_storage.metadata import Absent, Put
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -117,3 +118,21 @@ async def test_what_lies_between_the_trees_is_not_taken_in(catalog: TopicCatalog
     await catalog.create_topic(T)
     assert known_keys(catalog) - before == {keys.topic_key(T)}
     assert catalog.quarantine.found == {}
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_every_broker_hears_when_the_grace_of_a_topic_or_of_its_partitions_has_ended(
+    store: MemoryStore, partitions: int
+) -> None:
+    """It deletes the messages that it keeps of them. The partitions of a topic have no tombstone of their own."""
+    async with following(store) as catalog, following(store) as other:
+        await FormatStep(catalog, Absent("/nobody/else")).take()
+        parts = await catalog.create_topic(T, partitions=partitions)
+        await catalog.delete_topic(T, grace=GRACE)
+        await caught_up(catalog, other)
+        heard: list[str] = []
+        other.records.on_key = heard.append
+        gone = await catalog.forget_topics(GRACE.until_ms + 1)
+        await caught_up(catalog, other)
+        assert sorted(gone) == sorted(part.topic_id for part in parts)
+        assert {keys.topic_tombstone_key(topic_id) for topic_id in gone} <= set(heard)

@@ -353,3 +353,23 @@ async def test_whoever_waits_for_a_topic_that_was_deleted_for_good_hears_of_it_a
         with anyio.fail_after(5):
             for part in parts:
                 await other.records.until_known(part.topic_id)
+
+
+async def test_a_topic_whose_grace_ends_while_its_undo_is_decided_stays_gone() -> None:
+    """Its messages are deleted with its tombstone. It must not come back without them."""
+    async with WatchedStore() as store:
+        catalog = await started(store)
+        await catalog.create_topic(CLICKS)
+        await catalog.delete_topic(CLICKS, grace=GRACE)
+        leader = await started(store)
+        forgotten: list[TopicId] = []
+
+        async def forget() -> None:
+            forgotten.extend(await leader.forget_topics(LATER))
+
+        store.before = forget
+        with pytest.raises(TopicNotFound):
+            await catalog.restore_topics(GRACE.call_id)
+        store.before = None
+        assert len(forgotten) == 1
+        assert (await started(store)).index.find_topic(CLICKS) is None

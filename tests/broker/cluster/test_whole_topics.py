@@ -269,6 +269,7 @@ async def test_what_is_left_of_deleted_partitions_is_swept_and_nothing_else() ->
         assert sorted(await leader.forget_topics(LATER)) == sorted(part.topic_id for part in restorable)
         await leader.wholes.sweep(LEADS)
         assert len(await left_in(store, keys.SUBSCRIPTIONS, keys.CLIENTS)) == 2 * len(kept)
+        assert leader.index.dropped == set(), "it sweeps what is gone for ever"
 
 
 async def old_cluster(store: MemoryStore) -> TopicCatalog:

@@ -16,7 +16,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydanube_broker.security.authenticator import certificate_name
-from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys, read_published_keys
+from pydanube_broker.security.jwt_keys import (
+    MOST_TIME_S,
+    JwtRules,
+    JwtVerifier,
+    read_keys,
+    read_published_keys,
+)
 from pydanube_core.errors import InvalidArgument, Unauthenticated
 from pydanube_core.security.api_tokens import verify as verify_api_token
 
@@ -157,6 +163,9 @@ def test_the_times_of_a_token_count_to_the_second_with_the_leeway_at_both_ends()
         assert at(good).verify(text).principal.name
     long_ago = 1_600_000_000.0  # the broker's clock counts, and not that of the library
     assert at(long_ago).verify(token(exp=long_ago + 600)).principal.name
+    for no_time in (MOST_TIME_S, -MOST_TIME_S):
+        with pytest.raises(Unauthenticated, match="are numbers"):
+            at(NOW).verify(token(nbf=no_time))
     with pytest.raises(Unauthenticated, match="not valid yet"):
         at(NOW - 60.1).verify(text)
     with pytest.raises(Unauthenticated, match="expired"):

@@ -9,8 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -20,7 +22,7 @@ from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security import published_keys
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys
 from pydanube_broker.security.locks import open_locks
-from pydanube_broker.security.published_keys import KeySource, PublishedKeys
+from pydanube_broker.security.published_keys import SOONEST_S, KeySource, PublishedKeys
 from pydanube_broker.settings.load import load_settings
 from pydanube_broker.settings.security import Auth
 from pydanube_core.errors import InvalidArgument, Unauthenticated
@@ -239,3 +241,38 @@ async def test_an_unknown_key_is_asked_for_soon_and_seldom(
 def test_the_url_is_https_and_nothing_else(url: str) -> None:
     with pytest.raises(InvalidArgument, match=r"auth\.jwks_url"):
         load_settings(None, {}, {"auth.jwks_url": url})
+
+
+async def test_keys_are_read_once_per_refresh_and_sooner_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class EnoughError(Exception):
+        pass
+
+    pauses: list[float] = []
+    answers = [True, False, True]
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def move_on_after(seconds: float) -> anyio.CancelScope:
+        pauses.append(seconds)
+        return anyio.move_on_after(0.0)
+
+    async def answer_to(request: Any) -> bytes:
+        if not answers:
+            raise EnoughError
+        if not answers.pop(0):
+            raise InvalidArgument("away")
+        return json.dumps({"keys": [public_jwk(FIRST, "a")]}).encode()
+
+    source = KeySource(url="https://keys", ca=None, refresh_s=300)
+    published = PublishedKeys(source, JwtVerifier((), RULES), asyncio.Event())
+    monkeypatch.setattr(published_keys, "answer_to", answer_to)
+    monkeypatch.setattr(published_keys, "asyncio", SimpleNamespace(sleep=sleep))
+    virtual = SimpleNamespace(move_on_after=move_on_after, to_thread=anyio.to_thread)
+    monkeypatch.setattr(published_keys, "anyio", virtual)
+    with pytest.raises(EnoughError):
+        await published.run()
+    rest_s = 300 - SOONEST_S
+    assert pauses == [SOONEST_S, rest_s, SOONEST_S, rest_s, SOONEST_S, 0.0, SOONEST_S, rest_s]
