@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import anyio
+import anyio.lowlevel
 import pytest
+from pydanube_broker.serving.administration import Administration
 from pydanube_broker.serving.data_changes import DataChanges
+from pydanube_broker.serving.rights_watch import AT_ONCE, Right, RightsWatch
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.topics.topic import Topic
-from pydanube_core.errors import ClusterError, DispatchMismatch, PermissionDenied, TopicNotFound
+from pydanube_core.errors import (
+    ClusterError,
+    DispatchMismatch,
+    PermissionDenied,
+    StoreUnavailable,
+    TopicNotFound,
+)
 from pydanube_core.facts import DataChange
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import AUDIT_TOPIC, TopicName
@@ -388,3 +398,63 @@ def test_the_audit_is_woken_when_changes_begin_to_wait_and_not_for_each() -> Non
     changes.take()
     changes.note(change(3))
     assert woken == 3
+
+
+# -- open streams and policies -----------------------------------------------------------------------------------
+
+
+class Stream:
+    """A stream of a caller, which may have lost its right."""
+
+    def __init__(self, right: str | None) -> None:
+        self.right = None if right is None else Right(cast(Any, right), Action.CONSUME, served())
+        self.ended: ClusterError | None = None
+
+    def end(self, error: ClusterError) -> None:
+        self.ended = error
+
+
+async def test_streams_whose_permission_is_gone_end_and_the_loop_has_its_turns_meanwhile() -> None:
+    def check_again(called: Any, action: Action, topic: Topic) -> None:
+        if called == "gone":
+            raise PermissionDenied("gone")
+
+    streams = [Stream(("held", "gone", None)[number % 3]) for number in range(3 * AT_ONCE)]
+    nothing: Any = None
+    watch = RightsWatch(nothing, cast(TopicAccess, SimpleNamespace(check_again=check_again)), lambda: streams)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        await watch.look()
+        group.cancel_scope.cancel()
+    assert turns >= 2
+    assert [stream.ended is not None for stream in streams] == [False, True, False] * AT_ONCE
+
+
+async def test_a_namespace_whose_topics_are_to_be_in_the_store_is_made_only_while_there_is_one() -> None:
+    made: list[str] = []
+
+    async def check_stored(*, begin: bool) -> None:
+        assert not begin
+        raise StoreUnavailable("there is none")
+
+    async def create(namespace: str, **how: Any) -> None:
+        made.append(namespace)
+
+    class OfOneRegistry(Administration):
+        _registry: Any = SimpleNamespace(
+            check_stored=check_stored, catalog=SimpleNamespace(namespaces=SimpleNamespace(create=create))
+        )
+
+    administration = OfOneRegistry()
+    with pytest.raises(StoreUnavailable):
+        await administration.create_namespace("stored", {"durability": "stored"})
+    await administration.create_namespace("fsynced", {"durability": "fsynced"})
+    assert made == ["fsynced"]

@@ -26,7 +26,7 @@ from pydanube_broker.serving import ownership as ownership_module
 from pydanube_broker.serving import registry as registry_module
 from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.serving.topic_access import Placed, Placement, TopicAccess
+from pydanube_broker.serving.topic_access import Action, Placed, Placement, TopicAccess
 from pydanube_broker.serving.unused_holds import check_unused, check_without_clients
 from pydanube_broker.topics.agreement import LossAccepted
 from pydanube_broker.topics.log_state import encode_trim_body
@@ -707,3 +707,85 @@ def test_a_placed_topic_waits_for_an_owner_that_is_not_registered_and_for_no_oth
     assert placed.waits_for == ("7" if is_served and not is_registered and not is_here else "")
     assert (placed.epoch, placed.max_message_bytes) == ((5, 10) if is_here else (3, 20))
     assert placed.broker_url == ("http://b7" if is_registered else "")
+
+
+# -- which topics there are, and whose they are ---------------------------------------------------------------------
+
+
+async def test_a_look_up_finds_a_topic_that_another_broker_has_just_made() -> None:
+    cluster, new = Cluster(), record(1, "new")
+    cluster.in_store[new.topic] = new
+    stub: Any = cluster.registry
+    stub.ownership.owner = lambda topic_id: None
+    stub.policies = SimpleNamespace(limits_of=lambda record: SimpleNamespace(max_message_size=1))
+    settings: Any = SimpleNamespace(server=SimpleNamespace(connect_url=None), tls=SimpleNamespace(cert=None))
+    nothing: Any = None
+    access = TopicAccess(cluster.registry, nothing, settings, nothing)
+    partitioned, found = await access.placed(nothing, Action.LOOK_UP, new.topic)
+    assert (partitioned, [each.topic for each in found]) == (False, [new.topic])
+
+
+def test_the_partitions_of_a_topic_have_one_public_name() -> None:
+    plain, part = record(1, "plain"), record(2, "p-part-1")
+    topics = {
+        plain.topic: SimpleNamespace(options=SimpleNamespace(parent=None)),
+        part.topic: SimpleNamespace(options=SimpleNamespace(parent="p")),
+    }
+    registry: Any = SimpleNamespace(_topics=topics)
+    assert Registry.names(registry) == {plain.topic, TopicName.parse("p")}
+
+
+@pytest.mark.parametrize(
+    ("is_served", "is_mine", "is_coming", "is_open", "is_between"),
+    [
+        (None, False, False, False, False),  # a topic without an owner does not move
+        (False, False, False, False, True),
+        (True, False, False, False, False),
+        (True, True, False, False, False),
+        (True, True, True, False, True),
+        (True, True, True, True, False),
+        (True, False, True, False, False),
+    ],
+)
+def test_a_topic_is_between_two_owners_until_it_is_served(
+    is_served: bool | None, is_mine: bool, is_coming: bool, is_open: bool, is_between: bool
+) -> None:
+    known = record(1)
+    place = None if is_served is None else SimpleNamespace(is_served=is_served, topic=known.topic)
+    ownership: Any = SimpleNamespace(
+        coordinator=SimpleNamespace(place=lambda topic_id: place),
+        is_mine=lambda topic_id: is_mine,
+        on_their_way={1} if is_coming else set(),
+        topics={known.topic: object()} if is_open else {},
+    )
+    assert Ownership.is_between(ownership, TopicId(1)) is is_between
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_topic_that_is_deleted_while_it_is_opened_is_not_served_and_has_no_owner_unless_it_may_come_back(
+    kept: bool,
+) -> None:
+    known, forgotten = record(1), []
+
+    async def assign(records: Sequence[TopicRecord], *, here: bool) -> Any:
+        return [SimpleNamespace(topic_id=1)]
+
+    async def as_siblings(records: Sequence[TopicRecord]) -> None: ...
+
+    parts: dict[str, Any] = {
+        "catalog": SimpleNamespace(
+            index=SimpleNamespace(topic_by_id=lambda topic_id: None),
+            subscriptions=SimpleNamespace(as_siblings=as_siblings),
+            restorable=SimpleNamespace(kept=lambda topic_id: kept),
+        ),
+        "schemas": None,
+        "policies": None,
+        "hub": SimpleNamespace(states={}),
+        "engine": None,
+    }
+    ownership = Ownership(**parts, memory=False)
+    coordinator: Any = SimpleNamespace(assign=assign, forget=forgotten.append)
+    ownership.coordinator = coordinator
+    with anyio.fail_after(30):
+        await ownership.acquire([known])
+    assert (ownership.topics, forgotten) == ({}, [] if kept else [1])
