@@ -789,3 +789,19 @@ async def test_a_topic_that_is_deleted_while_it_is_opened_is_not_served_and_has_
     with anyio.fail_after(30):
         await ownership.acquire([known])
     assert (ownership.topics, forgotten) == ({}, [] if kept else [1])
+
+
+def test_the_newest_message_is_of_the_topic_that_was_written_last_also_of_one_that_is_unknown() -> None:
+    known = record(1)
+
+    def newest(**times_ms: int) -> tuple[int, str]:
+        states = {int(name[1:]): SimpleNamespace(append_time_ms=ms) for name, ms in times_ms.items()}
+        index = SimpleNamespace(topic_by_id=lambda topic_id: known if topic_id == 1 else None)
+        registry: Any = SimpleNamespace(
+            _hub=SimpleNamespace(states=states), catalog=SimpleNamespace(index=index)
+        )
+        return Registry.newest_message(registry)
+
+    assert newest() == (0, "")
+    assert newest(t1=7, t2=5) == (7, str(known.topic))
+    assert newest(t1=7, t2=9) == (9, "of id 2")
