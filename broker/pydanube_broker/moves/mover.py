@@ -60,8 +60,9 @@ from pydanube_broker.topics.topic import Topic
 log = logging.getLogger("pydanube.cluster")
 
 _AT_ONCE: Final = 32
-# Maximum of concurrent rebuilds. Each holds a piece of about 1 MiB, and their clients wait.
-_REBUILT_AT_ONCE: Final = 64
+# Maximum of concurrent rebuilds. Each holds a piece of about 1 MiB. More of them finish no sooner, because they share a
+# processor, and keep lookups and watches of the topics that are served already waiting for their turn of the loop.
+_REBUILT_AT_ONCE: Final = 16
 # Maximum of topics that are rebuilt, or rebuilt and not safe yet. If the store is away for a minute, they go to the next
 # heir, which appends their messages again.
 _NOT_SAFE_AT_ONCE: Final = 512

@@ -10,6 +10,7 @@ leaders, or a leader that is killed in between, do each of them exactly once.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,8 @@ READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their r
 _SENT_AT_ONCE: Final = 4  # concurrent transactions
 #: topics of one transaction: six guards and writes each, and three guards for all
 _PREPARED_AT_ONCE: Final = 16
+_BUSY_MS: Final = 60_000  # a topic is busy if it was written so long before its owner's last report, or later
+_AHEAD_S: Final = 5.0  # head start of busy topics, at most: an heir may fail
 #: from this share of the cluster's topics on, reading the records of all topics is cheaper than single reads
 MANY: Final = 1 / 4
 
@@ -107,8 +110,10 @@ class RemovedBrokers:
         self._cluster = cluster
         self._inherited = inherited
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
-        # The last reports of brokers whose topics are being taken away
-        self._said: dict[BrokerId, Mapping[int, LogState]] = {}
+        # The last reports of brokers whose topics are being taken away, with their times
+        self._said: dict[BrokerId, tuple[Mapping[int, LogState], int]] = {}
+        # The busy topics of lost brokers, which go to their heirs alone, and until when (monotonic) at most
+        self._ahead: dict[BrokerId, tuple[set[TopicId], float]] = {}
 
     async def look(self, coordinator: Coordinator, due: Collection[BrokerId] = ()) -> None:
         """Reassign some topics of lost brokers. The next call continues with the rest.
@@ -120,6 +125,7 @@ class RemovedBrokers:
         """
         lost = coordinator.lost_owners()
         self._said = {broker: said for broker, said in self._said.items() if broker in lost}
+        self._ahead = {broker: ahead for broker, ahead in self._ahead.items() if broker in lost}
         lives = {broker: member.incarnation for broker, member in coordinator.members.items()}
         if lives != self._lives:  # a broker may have returned whose record still names its topics
             self._lives, self.unsettled = lives, True
@@ -217,17 +223,22 @@ class RemovedBrokers:
             for each in coordinator.owned_by(broker_id)
             if (all_of_it or str(each.topic_id) in asked) and self._is_to_go(each)
         ][:_AT_ONCE]
-        if not places:
+        if not places or self._are_coming(coordinator, broker_id):
             return
         topics = [each.topic_id for each in places]
         if journal is not None and journal.record.copies:
             self.unsettled = True
             journal = await self.take_overs.fence(coordinator, broker_id, journal, topics)
         if broker_id not in self._said:
-            self._said[broker_id], _ = await self._reports.read(broker_id)
-        said = self._said[broker_id]
+            report, reported_ms = await self._reports.read(broker_id)
+            self._said[broker_id] = report, reported_ms or 0
+        said, said_ms = self._said[broker_id]
         # Topics that were written last are taken first, because their producers wait.
         places.sort(key=lambda place: _written_ms(said.get(place.topic_id)), reverse=True)
+        busy = [each for each in places if _written_ms(said.get(each.topic_id)) > said_ms - _BUSY_MS]
+        if broker_id not in self._ahead and 0 < len(busy) <= len(places) // 2:
+            places = busy
+            self._ahead[broker_id] = {each.topic_id for each in busy}, time.monotonic() + _AHEAD_S
         targets = coordinator.spread([each.topic_id for each in places], to_heirs=True)
         places = [each for each in places if each.topic_id in targets]
         witnesses = await self._read(coordinator, places)
@@ -246,6 +257,13 @@ class RemovedBrokers:
         async with anyio.create_task_group() as group:
             for _ in range(_SENT_AT_ONCE):
                 group.start_soon(take)
+
+    def _are_coming(self, coordinator: Coordinator, broker_id: BrokerId) -> bool:
+        """Return whether busy topics of a lost broker are not served yet. The others would take processors from them."""
+        topics, until_s = self._ahead.get(broker_id, (set(), 0.0))
+        return time.monotonic() < until_s and any(
+            place is not None and not place.is_served for place in map(coordinator.place, topics)
+        )
 
     async def _read(self, coordinator: Coordinator, places: Sequence[Assignment]) -> dict[TopicId, _Read]:
         """Read the catalog's heads and the epoch counters of topics. Leaves out topics whose records cannot be read.

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pyarrow.parquet
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import moves, removed_brokers
+from pydanube_broker.moves.moves import Moves
+from pydanube_broker.moves.removed_brokers import RemovedBrokers
 from pydanube_broker.tier.topic_reports import TopicReports
 from pydanube_broker.topics.log_state import LogState
 from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
@@ -273,6 +278,43 @@ async def test_the_report_of_a_removed_broker_is_read_once_for_all_of_its_topics
         await until(lambda name=name: cluster.serves(TopicName.parse(name)))
     most = max(Counter(map(id, reads)).values())
     assert most <= 2, "as the leader, and as an heir"
+
+
+async def test_topics_that_are_written_are_served_before_idle_ones_are_given_to_an_heir(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The idle ones took the heirs' processors while the clients of the written ones waited."""
+    owner = cluster.brokers[3]
+    for name in ("idle-1", "idle-2", "idle-3"):
+        await owner.registry.create(
+            TopicName.parse(name), partitions=0, dispatch_strategy="reliable", here=True
+        )
+    await half_tiered(cluster, "written", owner)
+    await owner.moves.keep_states()
+    lost = await gone(cluster, 3)
+    looks, begun, go_on = list[None](), list[str](), anyio.Event()
+    look, rebuild = RemovedBrokers.look, Moves.rebuild
+
+    async def counted(self: RemovedBrokers, *arguments: Any) -> None:
+        await look(self, *arguments)
+        looks.append(None)
+
+    async def held(self: Moves, assignment: Assignment, arrival: Arrival) -> None:
+        begun.append(assignment.topic.name)
+        if assignment.topic.name == "written":
+            await go_on.wait()
+        await rebuild(self, assignment, arrival)
+
+    monkeypatch.setattr(RemovedBrokers, "look", counted)
+    monkeypatch.setattr(Moves, "rebuild", held)
+    await cluster.brokers[1].port.remove_broker(lost)
+    await until(lambda: bool(begun))
+    then = len(looks)
+    await until(lambda: len(looks) >= then + 2)
+    assert begun == ["written"]
+    go_on.set()
+    for name in ("written", "idle-1", "idle-2", "idle-3"):
+        await until(lambda name=name: cluster.serves(TopicName.parse(name)))
 
 
 async def test_new_topics_of_a_removed_broker_name_are_not_held_up(cluster: SeveralBrokers) -> None:

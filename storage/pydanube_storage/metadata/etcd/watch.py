@@ -1,7 +1,7 @@
 """A watch on etcd that survives reconnects: each event once and in order, from any member.
 
-A task reads the stream and stays one answer ahead of the reader. While the reader is busy it reads no more, and gRPC's
-flow control holds etcd back. The place (a revision, and the number of its events that were read) advances with each event.
+A task reads the stream and stays some events ahead of the reader. While the reader is busy it reads no more than these,
+and gRPC's flow control holds etcd back. The place (a revision, and the number of its events that were read) advances with each event.
 When the stream ends, the task opens a new one from that place on the next member and skips repeated events.
 
 A member without a leader ends the stream (`hasleader`). The connection's pings detect an unreachable member. etcd
@@ -26,6 +26,7 @@ from pydanube_storage.metadata.etcd.messages import Messages
 from pydanube_storage.metadata.etcd.refusals import Refused, Seen, permission_denied
 from pydanube_storage.metadata.model import Event, KeyRange, Revision
 
+_MOST_AHEAD: Final = 100  # events in memory that the reader has not taken
 _PAUSES_S: Final = (0.0, 0.1, 0.3, 1.0)  # pause before the first, second … new stream
 _DENIED: Final = "permission denied"
 
@@ -143,7 +144,8 @@ class EtcdWatch:
         raise Refused(answer.cancel_reason or "ended the watch", seen=Seen.NO)
 
     async def _until_read(self) -> None:
-        while self._events:
+        # Answers that wait in the stream cost several turns of the loop each, so a busy reader would fall behind
+        while len(self._events) > _MOST_AHEAD:
             self._emptied = anyio.Event()
             await self._emptied.wait()
 
