@@ -20,6 +20,7 @@ from pydanube_broker.topics.log_state import (
     encode_open_body,
     encode_trim_body,
     replay_record,
+    starts_in,
 )
 from pydanube_broker.topics.producers import MAX_PRODUCERS, Producers
 
@@ -186,3 +187,17 @@ def test_an_adopted_topic_has_its_epoch_and_a_copy_that_awaits_its_move_has_none
     assert (state.epoch, state.awaiting, state.next_offset, state.since_lsn) == (0, 33, 9, 64)
     state = replayed(arrived, copy, (RecordKind.TOPIC_OPEN, 192, encode_open_body(6, 0)))
     assert (state.epoch, state.awaiting, state.since_lsn) == (6, 0, 64)
+
+
+def test_a_topic_begins_at_the_highest_begin_of_its_records_and_others_are_not_mentioned() -> None:
+    def record(kind: RecordKind, topic_id: int, body: bytes) -> Any:
+        return SimpleNamespace(kind=kind, topic_id=topic_id), body
+
+    records = [
+        record(RecordKind.TOPIC_OPEN, 1, encode_open_body(9, 5)),
+        record(RecordKind.TRIM_PREFIX, 1, encode_trim_body(8)),
+        record(RecordKind.TRIM_PREFIX, 1, encode_trim_body(7)),
+        record(RecordKind.TOPIC_OPEN, 2, encode_open_body(1, 0)),
+        record(RecordKind.TOPIC_CLOSE, 3, b""),
+    ]
+    assert starts_in(records) == {1: 8, 2: 0}

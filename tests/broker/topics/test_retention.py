@@ -90,6 +90,24 @@ def test_each_topic_is_trimmed_by_its_own_limits_as_far_as_its_segments_are_seal
     assert trimmed == [(1, 10), (2, 0)]
 
 
+def test_nothing_behind_a_part_that_stays_is_deleted() -> None:
+    """By a clock that was set back, a later segment is older than an earlier one."""
+    now_ms = time.time_ns() // 1_000_000
+    topic: Any = SimpleNamespace(
+        topic_id=1, start_offset=0, subscriptions={}, state=SimpleNamespace(append_time_ms=now_ms, cursors={})
+    )
+    runs = [SimpleNamespace(end=end, last_time_ms=ms) for end, ms in ((10, 0), (20, now_ms), (30, 0))]
+    hub: Any = SimpleNamespace(
+        topics={1: topic},
+        journal=SimpleNamespace(
+            sealed=lambda: [(0, 100, {1: run}) for run in runs],
+            stored_bytes=lambda topic_id, start: 300 - 10 * start,
+        ),
+    )
+    found = JournalRetention(hub, Journal()).forecast(topic, Keep(age_ms=3_600_000))
+    assert found == (10, 100)
+
+
 def test_batches_of_a_topic_with_a_rate_are_a_share_of_a_second_and_one_message_at_least() -> None:
     gate = TopicGate("/default/t", Limits(), itertools.count(1))
     assert gate.batch_messages == 0
