@@ -145,7 +145,10 @@ class Peers:
         sent = type(call).FromString(call.SerializeToString())
         # A client may set it, and its receiver would leave the record to this broker
         sent.ClearField("within")
-        why = f"{found.because} is at broker {found.broker.broker_id}, which does not answer"
+        broker = f"broker {found.broker.broker_id}"
+        why = f"{found.because} is at {broker}, which does not answer"
+        if not found.because:  # the call is about the broker itself
+            why = f"{broker} does not answer"
         return await self._carried(found.broker, sent, why, timeout_s=FORWARD_S)
 
     async def _carried(self, broker: BrokerAddress, call: Any, why: str, *, timeout_s: float) -> bytes:

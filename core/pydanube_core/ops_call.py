@@ -167,11 +167,14 @@ def no_answer(*, url: str, operation: str, timeout_s: float, reads: bool = False
 
 def unknown_outcome(operation: str) -> dict[str, Any]:
     """Return the facts of an error after which a change may have been made: not to be repeated, and where to look."""
+    # Plans, undos and calls within a call are recorded under the name of the operation that they carry out.
+    own = operation.partition(".")[0] not in ("plans", "changes", "operations", "peers")
+    arguments = {"operation": operation} if own else {"effect": "change"}
+    flags = "".join(f" --{name} {value}" for name, value in arguments.items())
     looks: tuple[tuple[Any, ...], ...] = (
         ("changes.list", "what_changed", "danube changes list", {}, "shows it if it was made, with its undo"),
         (
-            *("audit.query", "query_audit", f"danube audit query --operation {operation}"),
-            {"operation": operation},
+            *("audit.query", "query_audit", f"danube audit query{flags}", arguments),
             "shows whether the call arrived, and how it ended",
         ),
     )

@@ -12,6 +12,7 @@ import pytest
 from anyio import to_thread
 from pydanube_admin.peers import AGAIN_CONNECT_S, CONNECT_S
 from pydanube_admin.remote import OpsClient
+from pydanube_core.errors import Unavailable
 from pydanube_core.facts import LEASE_S
 
 from tests.support.broker_process import BrokerProcess
@@ -73,6 +74,9 @@ async def test_a_broker_that_hangs_costs_one_call_its_silence(brokers: list[Brok
             assert [(each["rule"], each["subject"]["broker_id"]) for each in found["findings"]] == [
                 ("broker_unreachable", *missing)
             ]
+            [hung] = missing
+            with pytest.raises(Unavailable, match=rf": broker {hung} does not answer at http"):
+                await ops.call("brokers.unload", {"broker_id": hung, "plan_only": True})
             third.resume()
             with anyio.fail_after(LATE_S):
                 while (await states(ops)).keys() != ids:  # noqa: ASYNC110

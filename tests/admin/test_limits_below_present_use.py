@@ -147,3 +147,22 @@ async def test_limits_whose_use_is_not_measured_say_so_if_they_are_lower(cluster
     assert await later(cluster, "quotas.set", **higher) is None
     lower = {"principal": "user:ann", "limits": {"requests_per_s": 4}}
     assert await later(cluster, "quotas.set", **lower) is not None
+
+
+async def test_a_limit_of_deliveries_is_not_called_kept_because_consumers_acknowledge_less(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that acknowledges nothing was slowed down by a quota whose plan was silent."""
+    given: dict[str, Any] = {"namespace": "shop", "limits": {"messages_out_per_s": 5}}
+    found = await later(cluster, "quotas.set", **given)
+    assert found == (
+        "messages_out_per_s allows 5. Deliveries beyond it wait. Acknowledgements are within it now. "
+        "Deliveries without one, and redeliveries, are not measured"
+    )
+    (consumer, *_) = await cluster.broker.port.consumers()
+    fast = AsyncMock(return_value=[replace(consumer, msgs_per_s=5.7)])
+    monkeypatch.setattr(type(cluster.broker.port), "consumers", fast)
+    assert await later(cluster, "quotas.set", **given) == (
+        "namespace shop acknowledges 6 messages a second, and messages_out_per_s allows 5. "
+        "The rest waits, and nothing is refused"
+    )

@@ -132,15 +132,19 @@ async def test_a_connection_that_is_lost_within_a_change_leaves_its_outcome_unkn
             broker.hangs_up = True
             with pytest.raises(Unavailable) as caught:
                 await ops.call("topics.create", {"topic": "x"})
+            with pytest.raises(Unavailable) as plan:
+                await ops.call("plans.apply", {"plan_token": "p"})
             with pytest.raises(Unavailable) as read:
                 await ops.call("topics.list")
-    assert broker.calls == 2, "it had the change"
+    assert broker.calls == 3, "it had the changes"
     assert (caught.value.details["outcome"], caught.value.retryable) == ("unknown", False)
     assert "A change may have been made or not: look before you repeat it" in caught.value.message
     assert [each["command"] for each in caught.value.next] == [
         "danube changes list",
         "danube audit query --operation topics.create",
     ]
+    # what a plan carried out is recorded under its own name
+    assert plan.value.next[1]["command"] == "danube audit query --effect change"
     assert ("outcome" in read.value.details, read.value.retryable) == (False, True)
 
 

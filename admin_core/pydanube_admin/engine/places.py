@@ -63,7 +63,7 @@ class Places:
                     return await self._owner(given)
                 case Place.BROKER:
                     broker_id = id_in(self._port, given)
-                    return await self._member(broker_id, f"broker {broker_id}")
+                    return await self._member(broker_id, "")
                 case Place.LEADER:
                     leader = await self._port.leader()
                     return (

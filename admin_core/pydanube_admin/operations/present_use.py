@@ -38,8 +38,13 @@ _FOLLOWS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "bytes_in_per_s": ("publishes", "byte a second", "bytes a second", _SLOWED),
     "messages_out_per_s": ("acknowledges", "message a second", "messages a second", _WAITS),
 }
-#: key of a quota whose use is not measured → what follows from it
+#: key of a quota whose use is not measured, or not wholly → what follows from it
 _NOT_MEASURED: Final[Mapping[str, str]] = {
+    # A delivery counts for the quota, an acknowledged message for the measurement
+    "messages_out_per_s": (
+        "messages_out_per_s allows {limit}. Deliveries beyond it wait. Acknowledgements are within it now. "
+        "Deliveries without one, and redeliveries, are not measured"
+    ),
     "bytes_out_per_s": "bytes_out_per_s allows {limit}. Deliveries beyond it wait. How many bytes are delivered now is not known",
     "requests_per_s": "requests_per_s allows {limit}. Calls beyond it are refused. How many are made now is not known",
 }
@@ -74,12 +79,19 @@ def _sentence(key: str, over: Sequence[Excess]) -> str:
     return f"{', '.join(named)}, and {key} allows {limit}. {follows.format(one=one, few=few)}"
 
 
-def not_measured(before: Mapping[str, int], limits: Mapping[str, int | None]) -> list[str]:
-    """Return a sentence for each limit that is lower than before, or new, if its present use is not known."""
+def not_measured(
+    before: Mapping[str, int], limits: Mapping[str, int | None], over: Iterable[Excess]
+) -> list[str]:
+    """Return a sentence for each limit that is lower than before, or new, if its present use is not wholly known.
+
+    Args:
+        over: their limits have a sentence already.
+    """
+    known = {each.key for each in over}
     return [
         follows.format(limit=limit)
         for key, follows in _NOT_MEASURED.items()
-        if (limit := limits.get(key)) and not 0 < before.get(key, 0) <= limit
+        if (limit := limits.get(key)) and not 0 < before.get(key, 0) <= limit and key not in known
     ]
 
 

@@ -152,7 +152,7 @@ async def _refused_then(
 
     limits = {key: after.limits.get(key) for key in given}
     over = await holders_over(context, after.kind, applies, limits)
-    return [*refused_then(over), *not_measured(before.limits, limits)]
+    return [*refused_then(over), *not_measured(before.limits, limits, over)]
 
 
 async def undo_set_quota(context: Context, request: SetQuotaRequest, done: Done) -> Undo:
