@@ -10,6 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 from pydanube_broker.journal import RecordKind, segments
+from pydanube_broker.journal.checkpoint import CHECKPOINT_BODY
+from pydanube_broker.journal.records import FILE_HEADER_BYTES, HEADER_BYTES, record_bytes
+from pydanube_core.batch import BROKER_PART_BYTES, encode_batch
 from pydanube_core.errors import (
     ClusterError,
     CorruptJournal,
@@ -285,3 +288,39 @@ async def test_a_record_that_no_segment_holds_is_refused_before_anything_is_writ
         again = Desk(fast_path / "j", desk.truth)
         await again.start()
         await again.journal.close()
+
+
+@pytest.mark.anyio
+async def test_a_record_that_fills_a_whole_segment_is_stored_and_a_longer_one_refused(
+    fast_path: Path,
+) -> None:
+    with anyio.fail_after(20):
+        desk = Desk(fast_path / "j")
+        await desk.start()
+        taken = FILE_HEADER_BYTES + record_bytes(CHECKPOINT_BODY.size) + record_bytes(0)  # and the end mark
+        body_bytes = SEGMENT_BYTES - taken - HEADER_BYTES
+        assert record_bytes(body_bytes) == SEGMENT_BYTES - taken
+        room = body_bytes - BROKER_PART_BYTES - len(encode_batch([b""]))
+        data = encode_batch([b"x" * room])
+        assert len(data) == body_bytes - BROKER_PART_BYTES
+        with pytest.raises(LimitReached, match="segment_bytes"):
+            desk.append(1, data=encode_batch([b"x" * (room + 8)]), count=1)
+        while True:
+            try:
+                desk.append(1, data=data, count=1)
+                break
+            except Overloaded:
+                await anyio.lowlevel.checkpoint()
+        assert await desk.durable()
+        desk.journal.cache.drop(1)
+        assert desk.read_all(1, max_bytes=SEGMENT_BYTES) == desk.truth.batches[1]
+        await desk.journal.close()
+
+
+@pytest.mark.anyio
+async def test_a_journal_that_was_abandoned_reports_no_failure_to_its_owner(fast_path: Path) -> None:
+    desk = Desk(fast_path / "j")
+    await desk.start()
+    desk.journal.abandon()
+    desk.journal.refuse(Unavailable("another broker has replaced this one", retry_after_ms=1))
+    assert desk.ledger.failures == []

@@ -12,8 +12,8 @@ import pytest
 from pydanube_broker.journal import RecordKind, segments
 from pydanube_broker.journal import journal as journal_module
 from pydanube_broker.journal.disk import Buffer
-from pydanube_broker.journal.group_commit import GROUP_BYTES, IOV_MAX, SLICE_BYTES
-from pydanube_broker.journal.helper import InlineSyncer
+from pydanube_broker.journal.group_commit import GROUP_BYTES, IOV_MAX, SLICE_BYTES, GroupCommit
+from pydanube_broker.journal.helper import InlineSyncer, SyncDone
 from pydanube_core.errors import Overloaded
 
 from tests.broker.journal.faulty import FaultyDisk
@@ -284,3 +284,35 @@ async def test_a_sync_that_fails_is_not_asked_for_again(fast_path: Path) -> None
         await desk.journal.close()
         assert disk.calls["datasync"] == syncs
         assert desk.truth.promised == {}
+
+
+class HeldSyncer:
+    """Notes the syncs that were requested, and completes none."""
+
+    def __init__(self) -> None:
+        self.done: SyncDone = lambda lsn, error, seconds, waited_s: None
+        self.asked: list[int] = []
+
+    def open(self, slot: int, fd: int) -> None: ...
+
+    def forget(self, slot: int) -> None: ...
+
+    def sync(self, slots: tuple[int, ...], lsn: int) -> None:
+        self.asked.append(lsn)
+
+    def close(self) -> None: ...
+
+
+async def test_a_writer_begins_with_all_durable_below_the_address_of_its_start(tmp_path: Path) -> None:
+    disk, syncer, durable = FaultyDisk(), HeldSyncer(), list[int]()
+    failed = list[OSError]()
+    writer = GroupCommit(disk, syncer, on_durable=durable.append, on_failed=failed.append)
+    writer.start(4096)
+    assert (writer.written, writer.durable) == (4096, 4096)
+    writer.switch(disk.create(tmp_path / "segment"), 4096)
+    writer.put(4096, [b"record.."], 8)
+    writer.write_now()
+    assert (writer.written, writer.durable, syncer.asked) == (4104, 4096, [4104])
+    syncer.done(4104, None, 0.001, 0.0)
+    assert (writer.durable, durable) == (4104, [4104])
+    writer.close()

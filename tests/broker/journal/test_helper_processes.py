@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.journal import Disk, HelperPreparer, segments
+from pydanube_broker.journal import Disk, HelperPreparer, segments, sync_program
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer, Preparer, Syncer
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, read_file_header
 from pydanube_broker.journal.sync_program import MESSAGE, prepare, rename_new
@@ -270,8 +270,6 @@ async def test_a_helper_that_cannot_be_started_is_back_pressure(
 
 
 def start_program(sock: socket.socket) -> subprocess.Popen[bytes]:
-    from pydanube_broker.journal import sync_program
-
     return subprocess.Popen(
         [sys.executable, "-S", "-E", str(sync_program.__file__), str(sock.fileno())],
         pass_fds=(sock.fileno(),),
@@ -306,6 +304,25 @@ def test_the_program_speaks_in_pieces_of_any_size(tmp_path: Path) -> None:
             kind, error, lsn, *_ = MESSAGE.unpack_from(answer, at)
             assert (kind, error, lsn) == (b"S", 0, 55)
     assert child.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(("number", "answered"), [(errno.ENOSPC, errno.ENOSPC), (None, errno.EIO)])
+def test_the_program_answers_the_number_of_an_error_and_an_io_error_without_one(
+    monkeypatch: pytest.MonkeyPatch, number: int | None, answered: int
+) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError("no number") if number is None else OSError(number, "the disk is full")
+
+    monkeypatch.setattr(sync_program, "datasync", refuse)
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.settimeout(30)
+        socket.send_fds(ours, [MESSAGE.pack(b"O", 3, 0, 0, 0)], [ours.fileno()])
+        ours.send(MESSAGE.pack(b"S", 3, 55, 0, 0) + MESSAGE.pack(b"C", 3, 0, 0, 0))
+        ours.shutdown(socket.SHUT_WR)  # the program ends after its answer
+        sync_program.main(theirs.detach())
+        kind, error, lsn, *_ = MESSAGE.unpack(ours.recv(MESSAGE.size))
+    assert (kind, error, lsn) == (b"S", answered, 55)
 
 
 def test_two_helpers_of_two_brokers_do_not_touch_each_others_files(tmp_path: Path) -> None:

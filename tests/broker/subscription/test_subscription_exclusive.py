@@ -17,7 +17,7 @@ from pydanube_broker.subscription.effects import (
     SessionStarted,
 )
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.planning import Plan, worst_failure
+from pydanube_broker.subscription.planning import Plan, failing, worst_failure
 from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -307,6 +307,20 @@ def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -
     assert isinstance(dropped, Dropped)
     assert sub.statistics(0).dropped == 1
     assert offsets_of(pull(sub)) == [5, 6, 7, 8, 9]
+
+
+def test_failing_messages_are_those_that_were_given_back_and_are_still_open() -> None:
+    sub = exclusive(end=9, policy=FailurePolicy(max_redelivery_count=9, jitter=0.0))
+    session = attach(sub)
+    pull(sub)
+    assert failing(sub.window) == 0, "sent, and not answered yet"
+    sub.answers.nack(1, session, [(4, 6)], 0)
+    assert failing(sub.window) == 2
+    sub.tick(20_000)
+    assert offsets_of(pull(sub, 20_000)) == [4, 5]
+    assert failing(sub.window) == 2, "sent again, and not answered yet"
+    sub.answers.ack(1, session, [(4, 5)])
+    assert failing(sub.window) == 1
 
 
 def test_why_a_message_failed_is_known_while_it_is_on_its_way_again() -> None:

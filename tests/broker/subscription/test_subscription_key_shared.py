@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
+from pydanube_broker.subscription.routes.spreading import LARGE_PART
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import InvalidArgument, LimitReached
@@ -408,3 +410,37 @@ def test_what_a_filtered_consumer_has_no_credit_for_is_sent_when_it_has() -> Non
     assert topic.pull() == [*((1, offset) for offset in range(3)), *((2, offset) for offset in range(5, 10))]
     topic.sub.members.grant(1, 10, 0)
     assert topic.pull() == [(1, 3), (1, 4)]
+
+
+@pytest.mark.parametrize(("single", "filtered"), [(True, False), (False, True)])
+def test_only_the_messages_that_were_sent_are_charged_to_the_byte_credit(
+    single: bool, filtered: bool
+) -> None:
+    count = LARGE_PART  # from here on the bytes are added up for all consumers at once
+    topic = Topic(["x", "y"] * (count // 2))
+    for consumer_id, key, size_bytes in ((1, "x", 5), (2, "y", 1 << 20)):
+        terms = ConsumerTerms(
+            credit_messages=count,
+            credit_bytes=size_bytes,
+            single=single,
+            key_filters=(key,) if filtered else (),
+        )
+        topic.sub.join(consumer_id, key, 0, terms)
+    plan = topic.sub.sending.next_plan()
+    assert plan is not None
+    assert plan.consumer_id is None
+    selections = topic.sub.sending.routed(
+        plan,
+        [(0, count)],
+        count,
+        0,
+        slots=[0, 1] * (count // 2),
+        keys=topic.keys if topic.sub.needs_keys else None,
+        sizes=array("q", [3] * count),
+    )
+    assert selections is not None
+    sent = {each.consumer_id: len(each.indices) for each in selections}
+    assert sent[1] == 1, "5 bytes are enough for one message of 3"
+    for consumer in topic.sub.statistics(0).consumers:
+        given = 5 if consumer.consumer_id == 1 else 1 << 20
+        assert consumer.credit_bytes == given - 3 * sent[consumer.consumer_id]
