@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 import pytest
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.epochs import EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Delete, GuardFailed, Put
+from pydanube_storage.metadata import Delete, Guard, GuardFailed, Put, Revision, Write
 
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 ONE, TWO = BrokerId(1), BrokerId(2)
 LIFE = Incarnation(1)
 TOPIC = TopicName("default", "t")
+
+
+class RacedStore(MemoryStore):
+    """A store in which another broker counts an epoch right before each transaction."""
+
+    counted = 0
+
+    async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
+        self.counted += 1
+        await super().transact([Put(keys.epoch_key(TOPIC), EpochRecord(epoch=Epoch(self.counted)).to_json())])
+        return await super().transact(writes, guards=guards)
 
 
 async def test_every_assignment_has_a_new_epoch(catalog: TopicCatalog, store: MemoryStore) -> None:
@@ -113,3 +128,27 @@ async def test_many_at_once_survive_a_neighbour_that_changed(
     assert {made[busy.topic_id].epoch} == {2}
     assert {a.epoch for a in made.values() if a.topic_id != busy.topic_id} == {1}
     assert await Assigner(store).assignments() == made
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+async def test_many_at_once_leave_out_a_topic_that_another_broker_got_unless_they_take_over(
+    catalog: TopicCatalog, store: MemoryStore, take_over: bool
+) -> None:
+    topics = [(await catalog.create_topic(TopicName("default", f"t{i}")))[0] for i in range(3)]
+    free, gone, taken = topics
+    await catalog.delete_topic(gone.topic)  # so that the topics are assigned one by one
+    await Assigner(store).assign(taken, TWO, incarnation=LIFE)
+    made = await Assigner(store).assign_all(topics, ONE, incarnation=LIFE, current={}, take_over=take_over)
+    assert made.keys() == {free.topic_id} | ({taken.topic_id} if take_over else set())
+    owners = {topic_id: each.broker_id for topic_id, each in (await Assigner(store).assignments()).items()}
+    assert owners == {free.topic_id: ONE, taken.topic_id: ONE if take_over else TWO}
+
+
+async def test_a_first_assignment_that_always_finds_another_epoch_is_a_conflict(
+    catalog: TopicCatalog, clock: ManualClock
+) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    async with RacedStore(clock=clock) as raced:
+        with pytest.raises(Conflict, match="changed the assignment of /default/t"):
+            await Assigner(raced).assign_first([topic], ONE, incarnation=LIFE)
+        assert await Assigner(raced).assignments() == {}
