@@ -11,7 +11,7 @@ from pydanube_core.port_marks import reads
 
 
 class BalancePort(Protocol):
-    """Loads and moves. `loads` is about the answering broker. Everything else any broker answers alike."""
+    """Loads and moves. `loads` is about the answering broker. The other methods return the same at every broker."""
 
     async def takers(self) -> Sequence[str]:
         """Return the brokers that take topics, those with the fewest first. Empty for a lone broker."""
@@ -22,12 +22,12 @@ class BalancePort(Protocol):
     async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
         """Begin to move a topic, each partition separately. Return concrete topic → the target broker.
 
-        `to_broker`: None for the one with the fewest topics, each moved one counted.
+        `to_broker`: None for the broker with the fewest topics. Each move begun by this call counts.
 
         Raises:
             LastBroker: no other broker takes topics.
             InvalidArgument: that broker does not take topics.
-            Conflict: it is already moving, or there.
+            Conflict: the topic is moving already, or is at that broker.
         """
 
     async def moves(self) -> Sequence[MoveFacts]:
@@ -44,6 +44,6 @@ class BalancePort(Protocol):
         """Give diagnosis and alerts the load manager's result.
 
         Args:
-            found: how evenly brokers are loaded. None: another broker leads and judges that.
+            found: the assessment of the loads. None: another broker leads and assesses them.
             silent: broker id → why it did not report its load.
         """

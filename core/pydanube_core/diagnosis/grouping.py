@@ -1,7 +1,7 @@
-"""Join equal findings of many subjects into one: how many there are, the worst, and where to read the others.
+"""Join findings of one rule about many subjects into one finding, with their number and the worst subjects.
 
-Two thousand subscriptions without a reader are one piece of news. The worst is reported in full, the next few by name.
-All of them are pages of `alerts.list`.
+Two thousand subscriptions without a consumer are one finding. The worst is reported in full, the next few by name.
+`alerts.list` has all of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pydanube_core.units import counted
 NAMED: Final = 5  # members listed by name
 _WORST: Final = "; worst: "
 BRIEF_CALLS: Final = 2  # next calls of each
-BRIEF_BYTES: Final = 5_500  # of findings as JSON; with tools and commands an answer stays below 8 KB
+BRIEF_BYTES: Final = 5_500  # of findings as JSON. With tools and commands, an answer stays below 8 KB
 
 
 def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """Return one finding for each rule and severity, in the order of their worst. `findings` are ranked.
+    """Return one finding for each rule and severity, ordered by its worst member. `findings` are ranked.
 
-    The causes ruled out are those of the worst.
+    The causes ruled out are those of the worst member.
     """
     members: dict[tuple[str, int], list[Finding]] = {}
     for one in findings:
@@ -66,10 +66,10 @@ def _of_parts(found: Sequence[Finding], rule: Rule) -> Finding:
 
 
 def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """Join findings of several brokers, which are grouped already.
+    """Join findings of several brokers, each of which has grouped its own.
 
-    Findings about a broker itself stay separate, because their remedies differ by broker. Those with a cause outside the
-    brokers are one.
+    Findings about a broker itself stay separate, because their remedies differ by broker, unless their cause is outside
+    the brokers.
     """
     members: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:

@@ -1,4 +1,4 @@
-"""Build the reader of a schema, or of a pair of schemas ("Schema Resolution").
+"""Build functions that read Avro data by its schema, or as another schema ("Schema Resolution" in Avro's specification).
 
 The broker's check and the columns of tables use it. The SDK uses fastavro unless the schema is recursive, because fastavro
 is faster: 9 µs for a record that takes 17 µs here.
@@ -45,8 +45,8 @@ from pydanube_core.schema_formats.fault import Fault
 class Shape:
     """The Python form of values. This class leaves numbers, text and bytes as they are. Records and maps are dicts."""
 
-    def leaf(self, wrote: AvroType, wants: AvroType) -> Callable[[Any], Any] | None:
-        """Return the conversion of a number, text or bytes, already promoted to the type `wants`, or None."""
+    def leaf(self, writer: AvroType, reader: AvroType) -> Callable[[Any], Any] | None:
+        """Return the conversion of a number, text or bytes, already promoted to the type `reader`, or None."""
         return None
 
     def member(self, union: Union, branch: AvroType) -> str | None:
@@ -61,8 +61,8 @@ class Shape:
 class JsonShape(Shape):
     """Values for JSON. Bytes become text with one character per byte."""
 
-    def leaf(self, wrote: AvroType, wants: AvroType) -> Callable[[Any], Any] | None:
-        is_bytes = isinstance(wants, Fixed) or (isinstance(wants, Primitive) and wants.name == "bytes")
+    def leaf(self, writer: AvroType, reader: AvroType) -> Callable[[Any], Any] | None:
+        is_bytes = isinstance(reader, Fixed) or (isinstance(reader, Primitive) and reader.name == "bytes")
         return _latin if is_bytes else None
 
 
@@ -108,7 +108,7 @@ class AvroReader:
                     fields += [(field.name, self.written(field.type)) for field in kind.fields]
                 return read_record(fields, None, takes_no_bytes=self._takes_no_bytes(kind))
 
-    def resolved(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> ReadStep:
+    def resolved(self, writer: AvroType, reader: AvroType, above: frozenset[str]) -> ReadStep:
         """Return a function that reads one type as another. A reader's recursive record becomes JSON text.
 
         Args:
@@ -117,30 +117,30 @@ class AvroReader:
         Raises:
             Fault: the types do not resolve.
         """
-        if isinstance(wrote, Union):
-            return read_union([self._or_fault(each, wants, above) for each in wrote.branches])
-        match wrote, wants:
+        if isinstance(writer, Union):
+            return read_union([self._or_fault(each, reader, above) for each in writer.branches])
+        match writer, reader:
             case _, Union():
-                return self._into_union(wrote, wants, above)
-            case Primitive(), Primitive() if wrote.name == wants.name or wants.name in PROMOTIONS.get(
-                wrote.name, ()
+                return self._into_union(writer, reader, above)
+            case Primitive(), Primitive() if writer.name == reader.name or reader.name in PROMOTIONS.get(
+                writer.name, ()
             ):
-                _check_decimals(wrote, wants)
-                return self._leaf(wrote, wants)
-            case Fixed(), Fixed() if wrote.simple_name == wants.simple_name and wrote.size == wants.size:
-                _check_decimals(wrote, wants)
-                return self._leaf(wrote, wants)
-            case Enumeration(), Enumeration() if same_name(wrote, wants):
-                known = set(wants.symbols)
-                symbols = [each if each in known else wants.default for each in wrote.symbols]
-                return read_enumeration(wrote, symbols)
+                _check_decimals(writer, reader)
+                return self._leaf(writer, reader)
+            case Fixed(), Fixed() if writer.simple_name == reader.simple_name and writer.size == reader.size:
+                _check_decimals(writer, reader)
+                return self._leaf(writer, reader)
+            case Enumeration(), Enumeration() if same_name(writer, reader):
+                known = set(reader.symbols)
+                symbols = [each if each in known else reader.default for each in writer.symbols]
+                return read_enumeration(writer, symbols)
             case Array(), Array():
-                return self._items(wrote.items, self.resolved(wrote.items, wants.items, above))
+                return self._items(writer.items, self.resolved(writer.items, reader.items, above))
             case MapType(), MapType():
-                return read_entries(self.resolved(wrote.values, wants.values, above), self._shape.entries)
-            case Record(), Record() if same_name(wrote, wants):
-                return self._resolved_record(wrote, wants, above)
-        raise _unreadable(wrote, wants)
+                return read_entries(self.resolved(writer.values, reader.values, above), self._shape.entries)
+            case Record(), Record() if same_name(writer, reader):
+                return self._resolved_record(writer, reader, above)
+        raise _unreadable(writer, reader)
 
     def default(self, kind: AvroType, value: Any, above: frozenset[str]) -> Any:
         """Return a JSON default in this shape."""
@@ -172,28 +172,28 @@ class AvroReader:
         made = self._shape.leaf(kind, kind)
         return value if made is None else made(value)
 
-    def _leaf(self, wrote: Primitive | Fixed, wants: Primitive | Fixed) -> ReadStep:
-        if isinstance(wrote, Fixed):
-            step = read_fixed(wrote.size)
+    def _leaf(self, writer: Primitive | Fixed, reader: Primitive | Fixed) -> ReadStep:
+        if isinstance(writer, Fixed):
+            step = read_fixed(writer.size)
         else:
-            step = PRIMITIVES[wrote.name]
-            assert isinstance(wants, Primitive)
-            promote = None if wrote.name == wants.name else _PROMOTE.get(wants.name)
+            step = PRIMITIVES[writer.name]
+            assert isinstance(reader, Primitive)
+            promote = None if writer.name == reader.name else _PROMOTE.get(reader.name)
             step = step if promote is None else converted(step, promote)
-        make = self._shape.leaf(wrote, wants)
+        make = self._shape.leaf(writer, reader)
         return step if make is None else converted(step, make)
 
-    def _items(self, wrote: AvroType, item: ReadStep) -> ReadStep:
-        return read_items(item, takes_no_bytes=self._takes_no_bytes(wrote))
+    def _items(self, writer: AvroType, item: ReadStep) -> ReadStep:
+        return read_items(item, takes_no_bytes=self._takes_no_bytes(writer))
 
     def _in_member(self, union: Union, branch: AvroType, step: ReadStep) -> ReadStep:
         name = self._shape.member(union, branch)
         return step if name is None else converted(step, lambda value: {name: value})
 
-    def _or_fault(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> ReadStep:
+    def _or_fault(self, writer: AvroType, reader: AvroType, above: frozenset[str]) -> ReadStep:
         """Return the function of a branch. If the branch does not resolve, only its data fail."""
         try:
-            return self.resolved(wrote, wants, above)
+            return self.resolved(writer, reader, above)
         except Fault as fault:
             why = fault.why
 
@@ -202,26 +202,26 @@ class AvroReader:
 
         return fail
 
-    def _into_union(self, wrote: AvroType, wants: Union, above: frozenset[str]) -> ReadStep:
-        exact = [each for each in wants.branches if _is_same(wrote, each)]
-        for branch in [*exact, *(each for each in wants.branches if not _is_same(wrote, each))]:
+    def _into_union(self, writer: AvroType, reader: Union, above: frozenset[str]) -> ReadStep:
+        exact = [each for each in reader.branches if _is_same(writer, each)]
+        for branch in [*exact, *(each for each in reader.branches if not _is_same(writer, each))]:
             try:
-                return self._in_member(wants, branch, self.resolved(wrote, branch, above))
+                return self._in_member(reader, branch, self.resolved(writer, branch, above))
             except Fault:
                 continue
-        raise Fault(f"{_said(wrote)} is none of the union's types")
+        raise Fault(f"{_described(writer)} is none of the union's types")
 
-    def _resolved_record(self, wrote: Record, wants: Record, above: frozenset[str]) -> ReadStep:
-        if wants.full_name in above:
-            return converted(AvroReader(JsonShape()).written(wrote), _json_text)
-        inside = above | {wants.full_name}
+    def _resolved_record(self, writer: Record, reader: Record, above: frozenset[str]) -> ReadStep:
+        if reader.full_name in above:
+            return converted(AvroReader(JsonShape()).written(writer), _json_text)
+        inside = above | {reader.full_name}
         targets: dict[str, Field] = {}
-        for field in wants.fields:
+        for field in reader.fields:
             for name in (field.name, *sorted(field.aliases)):
                 targets.setdefault(name, field)
         steps: list[tuple[str, ReadStep]] = []
-        missing = {field.name: field for field in wants.fields}
-        for field in wrote.fields:
+        missing = {field.name: field for field in reader.fields}
+        for field in writer.fields:
             target = targets.get(field.name)
             if target is None or missing.pop(target.name, None) is None:
                 steps.append(("", skipped(self.written(field.type))))
@@ -234,7 +234,7 @@ class AvroReader:
             if not field.has_default:
                 raise Fault(f"field {field.name} was not written, and has no default")
         defaults = {name: self.default(each.type, each.default, inside) for name, each in missing.items()}
-        return read_record(steps, defaults, takes_no_bytes=self._takes_no_bytes(wrote))
+        return read_record(steps, defaults, takes_no_bytes=self._takes_no_bytes(writer))
 
     def _takes_no_bytes(self, kind: AvroType) -> bool:
         """Return whether data take no bytes, cached for each record because paths through fields can be 2^n."""
@@ -253,22 +253,22 @@ class AvroReader:
                 return False
 
 
-def _is_same(wrote: AvroType, wants: AvroType) -> bool:
+def _is_same(writer: AvroType, reader: AvroType) -> bool:
     """Return whether two types are the same without promotion: by name if they have one, or by an alias of the reader's."""
-    if isinstance(wrote, Named) and isinstance(wants, Named):
-        return type(wrote) is type(wants) and same_name(wrote, wants)
-    if isinstance(wrote, Primitive) and isinstance(wants, Primitive):
-        return wrote.name == wants.name
-    return type(wrote) is type(wants)
+    if isinstance(writer, Named) and isinstance(reader, Named):
+        return type(writer) is type(reader) and same_name(writer, reader)
+    if isinstance(writer, Primitive) and isinstance(reader, Primitive):
+        return writer.name == reader.name
+    return type(writer) is type(reader)
 
 
-def _check_decimals(wrote: Primitive | Fixed, wants: Primitive | Fixed) -> None:
-    old, new = wrote.decimal, wants.decimal
+def _check_decimals(writer: Primitive | Fixed, reader: Primitive | Fixed) -> None:
+    old, new = writer.decimal, reader.decimal
     if old is not None and new is not None and old.scale != new.scale:
         raise Fault(f"a decimal of scale {old.scale} cannot be read as one of {new.scale}")
 
 
-def _said(kind: AvroType) -> str:
+def _described(kind: AvroType) -> str:
     match kind:
         case Primitive(name=name):
             return name
@@ -278,8 +278,8 @@ def _said(kind: AvroType) -> str:
             return {Array: "array", MapType: "map", Union: "union"}[type(kind)]
 
 
-def _unreadable(wrote: AvroType, wants: AvroType) -> Fault:
-    return Fault(f"{_said(wrote)} cannot be read as {_said(wants)}")
+def _unreadable(writer: AvroType, reader: AvroType) -> Fault:
+    return Fault(f"{_described(writer)} cannot be read as {_described(reader)}")
 
 
 def _json_text(value: Any) -> str:

@@ -130,17 +130,17 @@ def _wide_type(members: list[AvroType]) -> str | None:
 class _ArrowShape(Shape):
     """Values in the form that Arrow accepts for the types above."""
 
-    def leaf(self, wrote: AvroType, wants: AvroType) -> Callable[[Any], Any] | None:
-        match wants:
+    def leaf(self, writer: AvroType, reader: AvroType) -> Callable[[Any], Any] | None:
+        match reader:
             case Primitive(decimal=None, name="int", logical="date"):
                 return day_in_range
             case Primitive(decimal=None, name="long", logical=str(logical)) if logical in _UNITS:
-                written = wrote.logical if isinstance(wrote, Primitive) else None
+                written = writer.logical if isinstance(writer, Primitive) else None
                 unit = _UNITS.get(str(written), _UNITS[logical])
                 return lambda value: micros_in_range(value * unit)
             case Primitive(decimal=decimal) | Fixed(decimal=decimal) if decimal is not None:
                 return lambda value: _decimal(value, decimal.precision, decimal.scale)
-            case Fixed() if _is_uuid(wants):
+            case Fixed() if _is_uuid(reader):
                 return lambda value: str(uuid.UUID(bytes=value))
             case _:
                 return None
