@@ -52,7 +52,7 @@ _ACKNOWLEDGED: Final = Answer("ack", sent=True)  # by the loop
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
 _PATIENCE_S: Final = 60.0  # for a function with a message, if no ack timeout is given here
 DEAF_S: Final = 5.0  # for functions that were cancelled, to clean up
-_TOLD_EVERY_S: Final = 1.0  # between logged failures of one loop, because failures repeat
+_LOG_EVERY_S: Final = 1.0  # between logged failures of one loop, because failures repeat
 
 Handler = Callable[..., Any]
 log = logging.getLogger("pydanube")
@@ -81,8 +81,8 @@ class HandlerLoop:
         self._ending = False  # its workers are cancelled from here on
         self._begun = self._ended_calls = 0
         self._seen = 0, 0.0  # how many had begun, and when that was noticed
-        self._told_at = -math.inf
-        self._untold = 0
+        self._logged_at = -math.inf
+        self._unlogged = 0
         self._warned_of_block = False
 
     @property
@@ -278,21 +278,21 @@ class HandlerLoop:
                 raise
             take_back_cancellation()  # raised within the function, as by old libraries for timeouts
         if not isinstance(error, (RetryLater, DeadLetter)):
-            self._tell(message, error)
+            self._log_failure(message, error)
 
-    def _tell(self, message: Message, error: BaseException) -> None:
+    def _log_failure(self, message: Message, error: BaseException) -> None:
         now = time.monotonic()
-        if now < self._told_at + _TOLD_EVERY_S:
-            self._untold += 1
+        if now < self._logged_at + _LOG_EVERY_S:
+            self._unlogged += 1
             return
         log.warning(
             "the handler of %s failed with offset %d of %s, delivery %d: %s%s",
             *(self._consumer.subscription, message.offset, message.topic, message.delivery_count),
             reason_of(error),
-            f" ({self._untold} more failures since the last one logged)" if self._untold else "",
+            f" ({self._unlogged} more failures since the last one logged)" if self._unlogged else "",
             exc_info=error,
         )
-        self._told_at, self._untold = now, 0
+        self._logged_at, self._unlogged = now, 0
 
     async def reject(self, message: HandlerMessage, reason: str) -> None:
         """Give a message up for good."""

@@ -44,7 +44,7 @@ from pydanube.tracing import Carried
 from pydanube.wire.transport import copy_of
 
 LEAVE_S: Final = 5.0  # maximum time to leave the block after an exception
-#: seconds, longer than a broker needs to answer. A producer then opens without the partitions that do not answer
+#: seconds after the first partition is open. The producer then opens without the partitions whose owner has not answered
 OTHERS_S: Final = 2.0
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
@@ -56,9 +56,9 @@ class Producer:
     Order: messages of one partition are stored in the order of the send calls. Leaving the block flushes. Leaving it
     by an exception waits at most 5 s and drops messages that are not stored by then.
 
-    While the owner of a partition does not answer, messages in turn go to the other partitions, also those that waited
-    for it and were never sent, after the messages that wait there. Messages with a key or `partition=` wait for their
-    owner. So do messages that may be stored, and all of a producer whose access mode is not shared.
+    While the owner of a partition does not answer, messages without a key go to the other partitions. So do such
+    messages that waited for this owner and were never written. Messages with a key or `partition=`, messages that may
+    be stored already, and all messages of a producer whose access mode is not shared wait for their owner.
 
     The window: at most `window_messages` and `window_bytes` are handed over and unanswered. `send` waits for room,
     in turn, and `send_nowait` raises `WindowFull`. A message larger than the whole window passes when it is empty.
@@ -76,14 +76,15 @@ class Producer:
         self._window = Window(topic, options.window_messages, options.window_bytes)
         self._lanes: list[PublishLane] = []
         self._stored_before: tuple[int, ...] = ()
-        self.patient = False  # no caller waits for its receipts. Set before it is opened
+        self.receipts_may_wait = False  # no caller waits for its receipts. Set before it is opened
         self._only: PublishLane | None = None
         self._router = Router(self._routing, 1)
-        self._turn = -1  # the lane that messages without a key go to
+        self._turn = -1  # index of the lane that messages without a key go to
         self._filled: OutBatch | None = (
             None  # the batch of that lane that such messages fill. None once it has left
         )
-        # A producer that continues a name resumes by the number of its messages in each partition, so the order is fixed.
+        # Whether messages without a key may go to any partition. A producer that reopens a name continues by the number
+        # of its messages in each partition, so its messages must not change partitions.
         self._any_order = options.access_mode == "shared"
         self._by_batch = self._any_order and self._routing is Routing.KEY
         self._down: set[int] = set()  # lanes whose owner does not answer
@@ -154,10 +155,10 @@ class Producer:
             else:
                 self._down.discard(at)
 
-        def elsewhere(batch: OutBatch) -> bool:
+        def reroute(batch: OutBatch) -> bool:
             if not self._any_order or len(self._down) == len(self._lanes):
                 return False
-            self._turn_on()
+            self._advance_turn()
             self._lanes[self._turn].take_over(batch)
             self._filled = None
             return True
@@ -179,9 +180,9 @@ class Producer:
                 died=self._window.shut_down,
                 emit=emit,
                 down=down,
-                elsewhere=elsewhere,
+                reroute=reroute,
                 counters=self._counters,
-                patient=self.patient,
+                receipts_may_wait=self.receipts_may_wait,
             )
         )
 
@@ -583,13 +584,13 @@ class Producer:
             if not batch.bytes or batch.bytes + size <= lane.limit_bytes:
                 return lane
             lane.seal()
-        self._turn_on()
+        self._advance_turn()
         lane = self._lanes[self._turn]
         self._filled = lane.gathering
         return lane
 
-    def _turn_on(self) -> None:
-        """Go to the next lane whose owner answers; to the next one if none does."""
+    def _advance_turn(self) -> None:
+        """Go to the next lane whose owner answers, or to the next one if none answers."""
         count = len(self._lanes)
         turns = [(self._turn + 1 + at) % count for at in range(count if self._down else 1)]
         self._turn = next((turn for turn in turns if turn not in self._down), turns[0])
@@ -610,7 +611,7 @@ class Producer:
             keys, len(payloads), free=free if self._by_batch else None, down=down
         )
         bound = [bool(part) and self._routing is Routing.KEY for part in by_partition]
-        for index, part in self._deal(payloads, free):
+        for index, part in self._assign_free(payloads, free):
             by_partition[index] += part
         for lane, part, stays in zip(self._lanes, by_partition, bound, strict=True):
             if not part:
@@ -622,7 +623,7 @@ class Producer:
             of_lane = [payloads[at] for at in part]
             await add_slices(lane, of_lane, of_part, around, window=self._window, ledger=ledger, bound=stays)
 
-    def _deal(self, payloads: list[bytes], free: list[int]) -> Iterator[tuple[int, list[int]]]:
+    def _assign_free(self, payloads: list[bytes], free: list[int]) -> Iterator[tuple[int, list[int]]]:
         """Give messages without a required partition to lanes, a batch each. Yield lanes and indices of payloads."""
         ends = list(accumulate(len(payloads[at]) + MESSAGE_OVERHEAD_BYTES for at in free))
         start = before = 0

@@ -194,7 +194,7 @@ class Requests:
             return producer
         if task is None:
             producer = self._producer(topic, options)
-            producer.patient = True
+            producer.receipts_may_wait = True
             task = self._opening[topic] = self._tasks.start(producer.__aenter__(), name=f"opening {topic}")
             task.add_done_callback(partial(self._opened, topic))
         return await shared(task)

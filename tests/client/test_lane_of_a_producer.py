@@ -108,7 +108,7 @@ class Sent:
     broker: Broker
     lane: PublishLane
     answered: list[OutBatch]
-    elsewhere: list[OutBatch]
+    reroute: list[OutBatch]
 
     def send(self, *payloads: bytes) -> OutBatch:
         batch = self.lane.gathering
@@ -129,10 +129,10 @@ class Sent:
 
 @asynccontextmanager
 async def sending(**retry: float) -> AsyncIterator[Sent]:
-    broker, answered, elsewhere = Broker(), [], []
+    broker, answered, reroute = Broker(), [], []
 
     def take(batch: OutBatch) -> bool:
-        elsewhere.append(batch)
+        reroute.append(batch)
         return True
 
     async def locate(_: str) -> Any:
@@ -154,12 +154,12 @@ async def sending(**retry: float) -> AsyncIterator[Sent]:
             released=released,
             died=lambda _: None,
             emit=lambda *_: None,
-            elsewhere=take,
+            reroute=take,
         )
     )
     running = asyncio.create_task(lane.run())
     try:
-        yield Sent(broker, lane, answered, elsewhere)
+        yield Sent(broker, lane, answered, reroute)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -193,7 +193,7 @@ async def test_only_a_batch_that_was_never_sent_and_is_not_bound_goes_elsewhere(
         last = await sent.broker.stream(2)
         last.open()
         await last.batches(2)
-        assert sent.elsewhere == [loose, gathering]
+        assert sent.reroute == [loose, gathering]
         last.receipt(0, 1, base_offset=0)
         last.receipt(1, 1, base_offset=1)
         assert [await sent.outcome(batch) for batch in (written, bound)] == ["stored", "stored"]

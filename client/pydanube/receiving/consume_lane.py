@@ -176,7 +176,7 @@ class ConsumeLane:
                     raise Unavailable(f"{self.concrete_topic}: not connected")
                 request = self._control.new_request()
                 seek = pb.Seek(position=position, request=request, check=check)
-                await self._control.ask(request, pb.ConsumeRequest(seek=seek))
+                await self._control.send_and_wait(request, pb.ConsumeRequest(seek=seek))
                 return
             except Unavailable as error:
                 attempt += 1
@@ -385,7 +385,7 @@ class ConsumeLane:
         self._watch_takings()
 
     def _give_back_early(self, delivered: Delivered) -> None:
-        """Give back those messages of a delivery that have to come again behind a nacked one of their key."""
+        """Give back those messages of a delivery that must be delivered again after a nacked one of their key."""
         keys = delivered.batch.routing_keys(delivered.low, delivered.high)
         self.answers.give_back(
             zip(delivered.offsets, keys, strict=True), lambda ranges: self._options.give_back(self, ranges)
@@ -440,7 +440,7 @@ class ConsumeLane:
             self._session_lost()
             self.answers.repeated.begin_stream(keeps=False)
         self.left = isinstance(error, self._options.may_leave)
-        if self.left:  # its messages are void, and the consumer goes on with its other topics
+        if self.left:  # the consumer drops its messages and continues with its other topics
             self._options.emit(ClientEventKind.LEFT, self._stream.url, 0, error.message)
             self.generation += 1
         self.answers.end(error, left=self.left)

@@ -44,7 +44,7 @@ class ControlQueue:
         self.nudge()
 
     async def written(self, *messages: pb.ConsumeRequest) -> None:
-        """Send, and wait until it was written or the stream is lost, which ends the session and the need for it."""
+        """Queue messages, and wait until they are written or the stream is lost, which ends their session."""
         if not self.connected:
             return
         for message in messages:
@@ -58,7 +58,7 @@ class ControlQueue:
         self._last_request += 1
         return self._last_request
 
-    async def ask(self, request: int, message: pb.ConsumeRequest) -> None:
+    async def send_and_wait(self, request: int, message: pb.ConsumeRequest) -> None:
         """Queue a message that carries `request` and wait for its answer.
 
         Raises:
@@ -72,9 +72,9 @@ class ControlQueue:
             self._requests.pop(request, None)
 
     def when_answered(self, request: int, then: Callable[[], None]) -> None:
-        """Call `then` once the broker has read the message with this number, whether it carried it out or refused it.
+        """Call `then` once the broker has answered the message with this number, with success or an error.
 
-        Never, if the stream is lost before.
+        If the stream is lost first, `then` is not called.
         """
         self._then[request] = then
 

@@ -58,7 +58,7 @@ class LaneAnswers:
         self.acks.expire()
         self._error: ClusterError | None = None
         self._unconfirmed = False  # acks were sent in this session since the broker last confirmed
-        # A nack or a terminate was written since then: a stream that is cancelled right behind it may take it along.
+        # A nack or a terminate was written since then. If the stream is cancelled now, the broker may not read it.
         self._unconfirmed_verbs = False
         self.lost_acks = False  # acks may have been lost with a connection, which was not raised yet
         self._ack_messages = 0  # written in the life of this lane
@@ -74,9 +74,10 @@ class LaneAnswers:
     # -- acks ------------------------------------------------------------------------------------------------
 
     def taken(self, messages: int, *, more: bool) -> None:
-        """Send gathered acks, now that the application has taken messages.
+        """Count messages taken by the application, and send the gathered acks if that is due.
 
-        Below `ACK_FLUSH_MESSAGES` not while `more` deliveries wait for it, or if acks have just been sent.
+        They are sent from `ACK_FLUSH_MESSAGES` messages on. With fewer, they are sent if no `more` deliveries wait for the
+        application and the last acks were sent at least `ACK_FLUSH_S` ago.
         """
         self._unflushed += messages
         if self.acks.pending and (
@@ -150,7 +151,7 @@ class LaneAnswers:
         self._ack_messages += 1
         asked = self._ack_messages
         self._unconfirmed_verbs = False  # earlier requests are read earlier
-        await self._control.ask(request, self.repeated.note(pb.ConsumeRequest(ack=ack)))
+        await self._control.send_and_wait(request, self.repeated.note(pb.ConsumeRequest(ack=ack)))
         if (
             asked == self._ack_messages
         ):  # else another task has acknowledged since then, and that is not confirmed
@@ -202,7 +203,7 @@ class LaneAnswers:
 
     @property
     def withholds(self) -> bool:
-        """Whether arriving messages have to pass `give_back`."""
+        """Whether arriving messages have to be passed to `give_back`."""
         return bool(self._withheld)
 
     def give_back(

@@ -1,4 +1,4 @@
-"""Choose the lanes of a consumer that a call is about."""
+"""Choose the lanes of a consumer to which a call applies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def lanes_of(
         lanes = [lane for lane in lanes if lane.topic == full]
         if not lanes:
             raise InvalidArgument(
-                f"topic {topic!r}: here are {', '.join(known[:10]) or 'none'}", field="topic", value=topic
+                f"topic {topic!r} is not one of the consumer's: {', '.join(known[:10]) or 'it has none'}",
+                field="topic",
+                value=topic,
             )
         known = [full]
     if partition is None:

@@ -51,8 +51,12 @@ class LaneOptions:
     released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
     died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
     emit: Callable[[ClientEventKind, str, int, str], None]
-    down: Callable[[bool], None] = lambda _: None  # whether the partition's owner does not answer
+    down: Callable[[bool], None] = lambda _: (
+        None
+    )  # called with True while the partition's owner does not answer
     # Gives a batch that was never sent to another partition. Returns False if none may take it.
-    elsewhere: Callable[[OutBatch], bool] = lambda _: False
-    patient: bool = False  # no caller waits for receipts: they may come with the broker's next message
+    reroute: Callable[[OutBatch], bool] = lambda _: False
+    receipts_may_wait: bool = (
+        False  # no caller waits for receipts: they may come with the broker's next message
+    )
     counters: LaneCounters = field(default_factory=LaneCounters)

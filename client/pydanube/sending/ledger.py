@@ -12,7 +12,7 @@ from pydanube.wire.transport import copy_of
 
 
 class Ledger:
-    """Answered batches in order. Bounded by the window: they are kept as ranges, which merge."""
+    """Unanswered batches in order, and the offsets of answered ones as merged ranges. Bounded by the window."""
 
     __slots__ = ("_count", "_pending", "_ranges")
 
@@ -22,6 +22,7 @@ class Ledger:
         self._count = 0
 
     def note(self, batch: OutBatch, messages: int) -> None:
+        """Record that the last `messages` messages of a batch were added by this call."""
         first = len(batch.payloads) - messages
         if self._pending:
             last, at, count = self._pending[-1]
@@ -48,12 +49,13 @@ class Ledger:
             self._settle(*self._pending.popleft())
 
     async def rest(self) -> None:
+        """Wait until all batches are answered. Raises the first failure."""
         while self._pending:
             await self._pending[0][0].wait()
             self._settle(*self._pending.popleft())
 
     async def failed(self, error: ClusterError, durability: str) -> ClusterError:
-        """Return the error to raise, once everything handed over is answered."""
+        """Wait until all batches are answered. Return a copy of `error` with the ranges that were stored."""
         while self._pending:
             batch, first, messages = self._pending.popleft()
             await batch.wait()
@@ -62,7 +64,7 @@ class Ledger:
             else:
                 batch.error_seen = True
         final = copy_of(error, acknowledged=self._count)
-        # an attribute of this one instance: its class has to stay that of the failure
+        # set on the instance, because the class of the error must not change
         final.acknowledged = self.summary(durability)  # type: ignore[attr-defined]
         return final
 

@@ -78,7 +78,9 @@ class Session:
         """Check that the broker resumed this session. Raises `ProducerUnknown`."""
         came = (opened.topic_id, opened.producer_id, opened.producer_epoch, opened.producer_token)
         if came != (self.topic_id, self.producer_id, self.epoch, self.token):
-            raise ProducerUnknown(f"{topic}: the producer's session came back as another", topic=topic)
+            raise ProducerUnknown(
+                f"{topic}: the broker resumed another session than this producer's", topic=topic
+            )
 
     def lone(
         self, payload: bytes, publish_time_ms: int, key: bytes | None, attributes: Mapping[str, str] | None
@@ -116,7 +118,7 @@ class OutBatch:
     """
 
     __slots__ = (
-        "_told", "_waiters", "append_time", "attributes", "base_offset", "bound", "bytes", "count", "duplicate", "durability",
+        "_on_failure", "_waiters", "append_time", "attributes", "base_offset", "bound", "bytes", "count", "duplicate", "durability",
         "error", "error_seen", "first_sequence", "keys", "packed", "partition", "payloads",
         "publish_time_ms", "topic", "wire", "writes",
     )  # fmt: skip
@@ -142,7 +144,7 @@ class OutBatch:
         self.error: ClusterError | None = None
         self.error_seen = False
         self._waiters: list[asyncio.Future[None]] | None = None
-        self._told: list[Callable[[ClusterError], None]] | None = None  # if it is not stored
+        self._on_failure: list[Callable[[ClusterError], None]] | None = None  # if it is not stored
 
     @classmethod
     def of(cls, topic: str, partition: int | None, packed: PackedMessages) -> Self:
@@ -252,10 +254,10 @@ class OutBatch:
     def fail(self, error: ClusterError) -> None:
         assert not self.answered
         self.error = error
-        if self._told is not None:
+        if self._on_failure is not None:
             self.error_seen = True
-            for told in self._told:
-                asyncio.get_running_loop().call_soon(told, error)
+            for callback in self._on_failure:
+                asyncio.get_running_loop().call_soon(callback, error)
         self._finish()
 
     def _finish(self) -> None:
@@ -281,13 +283,13 @@ class OutBatch:
             self._waiters.append(waiter)
         return waiter
 
-    def when_failed(self, told: Callable[[ClusterError], None]) -> None:
-        """Call `told` if the batch is not stored. Not for answered batches."""
+    def when_failed(self, callback: Callable[[ClusterError], None]) -> None:
+        """Call `callback` with the error if the batch is not stored. Not for answered batches."""
         assert not self.answered
-        if self._told is None:
-            self._told = [told]
+        if self._on_failure is None:
+            self._on_failure = [callback]
         else:
-            self._told.append(told)
+            self._on_failure.append(callback)
 
     async def wait(self) -> None:
         """Wait until the batch is answered. Does not raise its error."""
@@ -327,9 +329,9 @@ class PendingSend:
         handle._index = index
         return handle
 
-    def when_failed(self, told: Callable[[ClusterError], None]) -> None:
-        """Call `told` with the error if the message is not stored. Cheaper than a task that waits."""
-        self._batch.when_failed(told)
+    def when_failed(self, callback: Callable[[ClusterError], None]) -> None:
+        """Call `callback` with the error if the message is not stored. Cheaper than a task that waits."""
+        self._batch.when_failed(callback)
 
     def done(self) -> bool:
         """Whether the receipt, or an error, has arrived."""

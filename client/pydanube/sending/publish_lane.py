@@ -211,9 +211,9 @@ class PublishLane:
             if not self._settle(failure):
                 return
             if isinstance(failure, Retryable):
-                self._stand_aside()
+                self._reroute_unbound()
             if isinstance(failure, TopicNotFound):
-                await self._message_waits()
+                await self._wait_for_message()
                 attempt, self._failed_since = 0, None
                 continue
             attempt = 1 if self._failed_since is None else attempt + 1
@@ -228,26 +228,26 @@ class PublishLane:
                 self._failed_since = now
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
             self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
-            # Without a message that waits, nothing gives up.
+            # Without a waiting message the lane retries for ever.
             left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now) if self._waiting else math.inf
             await self._options.pause(self._options.concrete_topic, failure, min(delay_s, left_s), left_s)
 
-    def _stand_aside(self) -> None:
-        """Let messages that may go to any partition go to others until the owner answers."""
+    def _reroute_unbound(self) -> None:
+        """Give batches without a required partition to other lanes, because the owner does not answer."""
         options = self._options
         options.down(True)
-        self._sealed = deque(each for each in self._sealed if each.bound or not options.elsewhere(each))
+        self._sealed = deque(each for each in self._sealed if each.bound or not options.reroute(each))
         gathering = self.gathering
-        if gathering.payloads and not gathering.bound and options.elsewhere(gathering):
+        if gathering.payloads and not gathering.bound and options.reroute(gathering):
             self.gathering = OutBatch(options.topic, options.partition)
 
     def open_later(self, like: PublishLane) -> None:
-        """Let the opener go on without this partition. Until it opens, its batches have the limits of another's."""
+        """End the wait for this partition. Until it opens, its batches have the size limit of `like`."""
         self.opened.set_result(None)
         self.limit_bytes = like.limit_bytes
 
-    async def _message_waits(self) -> None:
-        """Wait for a message: only a send finds out whether a deleted topic is back."""
+    async def _wait_for_message(self) -> None:
+        """Wait for a message, because only a send checks whether a deleted topic was restored."""
         while not self._waiting:
             self._sleeper = self.waker = asyncio.get_running_loop().create_future()
             await self.waker
@@ -274,9 +274,9 @@ class PublishLane:
             access_mode=asked.access_mode,
             schema_subject=subject,
             schema_version=version,
-            receipts_may_wait=options.patient,
+            receipts_may_wait=options.receipts_may_wait,
         )
-        # also when a new session is due: first the old one's batches have to be answered
+        # Also if a new session is due, because the old one's batches have to be answered first
         resume = session is not None and (bool(self._in_flight) or not self._renew)
         if session is not None and resume:
             request.producer_id, request.producer_epoch = session.producer_id, session.epoch
@@ -294,7 +294,9 @@ class PublishLane:
             session.check_resumed(opened, options.topic)
             self._logged_below = opened.next_sequence
             oldest = self._in_flight[0].first_sequence if self._in_flight else session.next_sequence
-            if opened.next_sequence < oldest and opened.durability != "memory":  # there no session is stored
+            if (
+                opened.next_sequence < oldest and opened.durability != "memory"
+            ):  # a topic in memory stores no sessions
                 self._queue_again(0)
                 self._renew = True
             elif not self._in_flight:
@@ -470,7 +472,7 @@ class PublishLane:
     def _refused(self, first_sequence: int, error: ClusterError) -> None:
         at = next((i for i, b in enumerate(self._in_flight) if b.first_sequence == first_sequence), None)
         if at is None:
-            return  # it went back in the queue when a batch before it was refused: this is the gap's echo
+            return  # returned to the queue when an earlier batch was refused, so its sequence left a gap
         if isinstance(error, (Retryable, ProducerFenced, ProducerUnknown, OutOfSequence)):
             raise error
         batch = self._in_flight[at]

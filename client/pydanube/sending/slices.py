@@ -31,7 +31,7 @@ async def add_slices(
     all_sizes = list(map(len, payloads))
     if keys is not None:
         try:
-            all_sizes = list(map(add, all_sizes, map(len, keys)))  # type: ignore[arg-type]  # mostly none is None
+            all_sizes = list(map(add, all_sizes, map(len, keys)))  # type: ignore[arg-type]  # raises if a key is None
         except TypeError:
             all_sizes = [size + len(key or b"") for size, key in zip(all_sizes, keys, strict=True)]
     if attributes is not None:

@@ -68,7 +68,7 @@ class Window:
         return size + MESSAGE_OVERHEAD_BYTES
 
     def too_large(self, payload_bytes: int, size: int) -> bool:
-        """Return whether no batch takes a message of `size` bytes, of which so many are the payload."""
+        """Return whether a message exceeds the topic's limit or a batch's. `size`: payload, key and attributes."""
         return payload_bytes > self.max_message_bytes or size > LARGEST_BYTES
 
     def refuse_size(self, size: int) -> NoReturn:
@@ -118,10 +118,10 @@ class Window:
             raise
         finally:
             self.waiting -= 1
-            self.pass_on()  # the next one may need less, or came when this one was granted and had not run yet
+            self.pass_on()  # the next sender may need less room
 
     def give_back(self, count: int, size: int) -> None:
-        """Return room to the window, and wake those whose turn it is."""
+        """Return room to the window, and wake the next senders."""
         if self.shut is not None:
             return  # no room ever again
         self.free_messages += count
@@ -130,7 +130,7 @@ class Window:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Wake those whose turn it is, as far as there is room."""
+        """Wake waiting senders in order, as far as there is room."""
         while self.blocked and self.shut is None:
             waiter, count, size = self.blocked[0]
             if not waiter.done():

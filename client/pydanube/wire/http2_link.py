@@ -128,7 +128,7 @@ class Link(Http2Link):
         """Send GOAWAY and close the connection. Waits at most `CLOSE_S` for the other side."""
         transport = self._transport
         if transport is not None:
-            self.http.say_goodbye()
+            self.http.send_goaway()
             self.close("the client closed the connection")
             await asyncio.wait([self.closed], timeout=CLOSE_S)
             transport.abort()  # for a peer that does not close its side. Otherwise it does nothing

@@ -14,7 +14,7 @@ from pydanube_core.errors import ClusterError, Internal, Retryable, Unauthentica
 
 from pydanube.facts import ClientEventKind
 from pydanube.tasks import TaskOwner
-from pydanube.wire.transport import Stream, Transport, say_goodbye
+from pydanube.wire.transport import Stream, Transport, end_in_order
 
 _REASON_S: Final = 1.0  # maximum time that a failed write waits for the reader's reason
 
@@ -88,7 +88,7 @@ class LaneStream:
                     topic=self._topic,
                 ) from error
             except asyncio.CancelledError:
-                await say_goodbye(stream, reader)
+                await end_in_order(stream, reader)
                 raise
         finally:
             over()

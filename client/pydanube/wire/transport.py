@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError
 
-GOODBYE_S: Final = 0.5
+END_S: Final = 0.5
 
 
 class Stream(Protocol):
@@ -107,13 +107,13 @@ async def sleep(topic: str, failure: ClusterError, delay_s: float, left_s: float
     await asyncio.sleep(delay_s)
 
 
-async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
-    """End a stream in order before it is cancelled, so that the broker does not take it for a failure.
+async def end_in_order(stream: Stream, reader: asyncio.Task[None]) -> None:
+    """Half-close a stream before it is cancelled, so that the broker does not count a broken connection.
 
     The wait is bounded, because the broker may not answer.
     """
     await stream.finish()
-    await asyncio.wait([reader], timeout=GOODBYE_S)
+    await asyncio.wait([reader], timeout=END_S)
 
 
 def copy_of(error: ClusterError, **details: object) -> ClusterError:

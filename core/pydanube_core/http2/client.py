@@ -79,7 +79,7 @@ class ClientConnection(Side[AnswerEvent]):
             self.going = True  # section 5.1.1: no identifiers are left
         return stream
 
-    def say_goodbye(self) -> None:
+    def send_goaway(self) -> None:
         """Send GOAWAY: no more streams are opened. Close afterwards."""
         self.going = True
         self.out.control(frames.goaway(0, ErrorCode.NO_ERROR, ""))
