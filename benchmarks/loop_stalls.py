@@ -94,7 +94,9 @@ async def full_cursors(cluster: Administered) -> list[Any]:
 
 
 def make_holes(pump: Any) -> None:
-    pump.place(CursorSnapshot(floor=0, acknowledged=tuple((at, at + 1) for at in range(1, 2 * HOLES, 2))))
+    pump.restore_cursor(
+        CursorSnapshot(floor=0, acknowledged=tuple((at, at + 1) for at in range(1, 2 * HOLES, 2)))
+    )
 
 
 async def run(topics: int) -> dict[str, float]:

@@ -11,7 +11,7 @@ import argparse
 import asyncio
 from statistics import median
 
-from pydanube_broker.moves.moves import SAY_S
+from pydanube_broker.moves.moves import REPORT_S
 from pydanube_cli.bench.take_over_scenario import taken_over
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=1)
     chosen = options.parse_args()
     late, _, counts = asyncio.run(
-        taken_over(chosen.topics, chosen.runs, None, written=chosen.written, loaded_s=SAY_S + 5)
+        taken_over(chosen.topics, chosen.runs, None, written=chosen.written, loaded_s=REPORT_S + 5)
     )
     print(f"first receipt after {median(late):.2f} s, at most {max(late):.2f} s: {counts}")
 

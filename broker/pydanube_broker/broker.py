@@ -360,7 +360,7 @@ class Broker(BrokerParts):
                 object_format=lambda: object_format(catalog.index.format.metadata_format),
                 was_deleted=lambda topic_id: (
                     catalog.index.topic_by_id(TopicId(topic_id)) is None
-                    and not catalog.restorable.kept(topic_id)
+                    and not catalog.restorable.keeps_data(topic_id)
                 ),
             )
         )
@@ -545,7 +545,7 @@ class Broker(BrokerParts):
         if self.health.draining:
             return
         self.health.draining = True
-        self.registry.ownership.look_again()
+        self.registry.ownership.recheck_waits()
         log.info("broker_draining", extra={"grace_s": grace_s})
         error = Draining("the broker is shutting down. Connect again in a moment", retry_after_ms=500)
         with anyio.move_on_after(grace_s):
@@ -577,7 +577,7 @@ class Broker(BrokerParts):
         """Before this broker deregisters, let its chain have all that it acknowledged, else its topics wait for it."""
         if self.taken_over_by is None:
             return
-        self.hub.holds = lambda: True  # a client that is still connected is not answered from the disk alone
+        self.hub.needs_store = lambda: True  # no connected client is answered from the disk alone
         is_whole = False
         with contextlib.suppress(ClusterError), anyio.move_on_after(LEAVE_S):
             await self.chain.until_stored(self.journal.durable_lsn)

@@ -15,7 +15,7 @@ def outcome_of(start: Callable[[OutcomeCallback], None]) -> asyncio.Future[None]
     """Call `start` with a callback. Return a future that ends with the outcome given to the callback."""
     outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def told(error: ClusterError | None) -> None:
+    def done(error: ClusterError | None) -> None:
         if outcome.done():
             return  # the waiting task was cancelled
         if error is None:
@@ -23,5 +23,5 @@ def outcome_of(start: Callable[[OutcomeCallback], None]) -> asyncio.Future[None]
         else:
             outcome.set_exception(error)
 
-    start(told)
+    start(done)
     return outcome

@@ -1,8 +1,8 @@
-"""Rebuild a journal folder from a chain, for ordinary recovery to read.
+"""Rebuild a journal folder from a chain, so that the recovery of journals can read it.
 
-Groups are written at their original positions. A head that had its own file gets one. Segments that were dropped are
-left out, and so are segments whose first pieces were deleted. The folder is synced at the end. An interrupted replay
-is repeated from the start, and removes the files of the first attempt.
+Groups are written at their original positions, and a head that had a file of its own is written to a file. Dropped segments
+are left out, and so are segments whose first pieces were deleted. The folder is synced at the end. A replay after an
+interrupted one removes its files and starts from the beginning.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Folder:
     def _make(self, base: int, size: int, start: int) -> _Segment:
         fd = self._disk.create(self._path(base))
         segment = self.segments[base] = _Segment(fd, size, start, start)
-        # Sparse, with the length in its header: recovery would treat a shorter file as truncated.
+        # A sparse file of the length in its header, because recovery treats a shorter file as truncated.
         self._disk.pwritev(fd, [b"\0"], size - 1)
         self._disk.pwritev(fd, [encode_file_header(base, size)], 0)
         return segment
@@ -166,11 +166,12 @@ class _Folder:
         self._disk.unlink(self._path(base))
 
     def finish(self) -> None:
+        """Remove incomplete segments, write the large heads, and sync everything."""
         for base, segment in list(self.segments.items()):
             if segment.start > base + FILE_HEADER_BYTES:
                 self._remove(base)
             elif self._announces(base, segment) and (behind := base + segment.size) not in self.segments:
-                # Recovery follows the mark, and treats a missing segment as a loss.
+                # The mark announces a next segment, and recovery treats a missing one as a loss.
                 self._make(behind, segment.size, behind + FILE_HEADER_BYTES)
         for base, head in self._heads.items():
             parts = [head.parts[at] for at in sorted(head.parts)]
@@ -183,7 +184,7 @@ class _Folder:
         self._disk.sync_dir(self._folder)
 
     def _shorten(self, base: int) -> None:
-        """Give the last segment the size of its records and a sector of zeros: recovery reads all of a segment."""
+        """Cut the last segment behind its records and a sector of zeros, because recovery reads whole segments."""
         segment = self.segments[base]
         size = (segment.end - base + 2 * SECTOR - 1) & ~(SECTOR - 1)
         if size < segment.size:

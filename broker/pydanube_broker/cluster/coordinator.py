@@ -477,7 +477,7 @@ class Coordinator:
         left += [
             keys.assignment_key(topic_id)
             for topic_id in former.keys() - {topic.topic_id for topic in topics}
-            if not self.catalog.restorable.kept(topic_id)
+            if not self.catalog.restorable.keeps_data(topic_id)
         ]
         for start in range(0, len(left), MAX_OPERATIONS - 1):
             deletions = [Delete(key) for key in left[start : start + MAX_OPERATIONS - 1]]

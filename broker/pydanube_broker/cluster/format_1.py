@@ -35,7 +35,7 @@ from pydanube_broker.cluster.deleting.tombstone_records import (
     not_kept,
     stranded_partition,
 )
-from pydanube_broker.cluster.deleting.tombstones import Tombstones, left_of
+from pydanube_broker.cluster.deleting.tombstones import Tombstones, deletions_of
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
@@ -255,9 +255,9 @@ class PartitionRecords:
                 if each.parent_id == parent.parent_id
             }
             writes += [
-                Delete(keys.verdict_key(call_id))
+                Delete(keys.decision_key(call_id))
                 for call_id in former
-                if self._restorable.verdicts.get(call_id)
+                if self._restorable.decisions.get(call_id)
             ]
             await self._change_parent(parent, *writes, guards=guards, stage=Stage.DELETING)
 
@@ -270,7 +270,7 @@ class PartitionRecords:
         for part in self._index.partitions(topic):
             if tombstone is None:
                 await self._change(
-                    [Delete(part.key), *left_of(part.topic_id)], [self._records.as_known(part)]
+                    [Delete(part.key), *deletions_of(part.topic_id)], [self._records.as_known(part)]
                 )
             else:
                 grace = Grace(call_id=tombstone.call_id, until_ms=tombstone.until_ms)
@@ -299,7 +299,7 @@ class PartitionRecords:
             # A partition that could not be restored with its topic may be after another deletion of the whole.
             if parent.call_id == call_id or any(each.parent_id == parent.parent_id for each in mine):
                 key = keys.parent_tombstone_key(TopicId(parent.parent_id))
-                async with self._tombstones.coming_back(call_id, key, TopicNotFound):
+                async with self._tombstones.restoring(call_id, key, TopicNotFound):
                     return await self._restore(parent, call_id)
         for part in mine:
             if part.parent_id is not None:
@@ -311,7 +311,7 @@ class PartitionRecords:
         key, tombstone_key = keys.topic_key(name), keys.topic_tombstone_key(topic_id)
         if (
             topic_id not in self._restorable.topics
-            or self._restorable.verdicts.get(tombstone.call_id) is False
+            or self._restorable.decisions.get(tombstone.call_id) is False
         ):
             raise not_kept(TopicNotFound, tombstone.call_id)
         parent = self._index.partitioned(name.base)
@@ -319,7 +319,7 @@ class PartitionRecords:
             raise name_reused(tombstone.name)
         guards = [
             Absent(key),
-            self._restorable.lies_there(tombstone_key),
+            self._restorable.unchanged(tombstone_key),
             self._records.namespace_is(name.namespace),
             self._records.as_known(parent),
         ]
@@ -368,7 +368,7 @@ class PartitionRecords:
         missing = [each for each in self._restorable.topics.values() if each.parent_id == parent.parent_id]
         stranded = []
         for part in sorted(missing, key=lambda each: each.call_id != call_id):
-            if self._restorable.verdicts.get(part.call_id) is False:
+            if self._restorable.decisions.get(part.call_id) is False:
                 continue  # of an earlier deletion, whose grace has ended
             if self._index.find_topic(TopicName.parse(part.name)) is None:
                 await self._again(self._restore_part, part)
@@ -387,7 +387,7 @@ class PartitionRecords:
             among: only of these topics.
         """
         gone: list[TopicId] = []
-        for topic_id, tombstone in self._restorable.over(self._restorable.topics, now_ms):
+        for topic_id, tombstone in self._restorable.expired(self._restorable.topics, now_ms):
             parent = tombstone.parent_id
             if parent is None or self._restorable.is_named(topic_id):
                 continue
@@ -397,7 +397,7 @@ class PartitionRecords:
             if known is not None and known.parent_id == parent and known.spec.stage is Stage.DELETING:
                 continue  # more of the same deletion is still to be deleted
             key = keys.topic_tombstone_key(topic_id)
-            writes: list[Write] = [Delete(key), *left_of(topic_id)]
+            writes: list[Write] = [Delete(key), *deletions_of(topic_id)]
             siblings = [each for each in self._restorable.topics.values() if each.parent_id == parent]
             if len(siblings) == 1:
                 writes.append(Delete(keys.parent_tombstone_key(TopicId(parent))))

@@ -108,7 +108,7 @@ class FormatStep:
             for each in self._restorable.topics.values()
             if each.parent_id == tombstone.parent_id and each.call_id == tombstone.call_id
         ]
-        guards = [self._restorable.lies_there(key)]
+        guards = [self._restorable.unchanged(key)]
         if not parts:
             await self._change([Delete(key)], guards)
             return

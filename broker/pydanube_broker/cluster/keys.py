@@ -13,7 +13,7 @@
 | watched | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that can be restored | until its grace ends |
 | watched | `/tombstones/partitioned/<parent id>` | `ParentTombstone` with the partitions' ids | until its grace ends |
 | watched | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
-| watched | `/tombstones/verdicts/<call id>` | `Verdict`: this deletion is being restored, or made final | until that is done |
+| watched | `/tombstones/verdicts/<call id>` | `DeletionDecision`: this deletion is being restored, or made final | until that is done |
 | quiet | `/admin/…` | the admin core's plans, changes, tasks, head of the audit chain | up to the admin core |
 | quiet | `/relay/secret` | secret by which brokers prove their membership of this cluster | for ever |
 | quiet | `/journals/<broker>` | `JournalRecord`: its journal's id and term, and the heirs of its topics | for ever |
@@ -61,7 +61,7 @@ TOMBSTONES: Final = KeyRange.prefix("/tombstones/")
 TOPIC_TOMBSTONES: Final = KeyRange.prefix("/tombstones/topics/")
 PARENT_TOMBSTONES: Final = KeyRange.prefix("/tombstones/partitioned/")
 SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
-VERDICTS: Final = KeyRange.prefix("/tombstones/verdicts/")
+DELETION_DECISIONS: Final = KeyRange.prefix("/tombstones/verdicts/")
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
 JOURNALS: Final = KeyRange.prefix("/journals/")
@@ -154,11 +154,11 @@ def subscription_tombstones_range(topic_id: TopicId) -> KeyRange:
     return KeyRange.prefix(f"/tombstones/subscriptions/{_digits(topic_id)}/")
 
 
-def verdict_key(call_id: str) -> str:
+def decision_key(call_id: str) -> str:
     return f"/tombstones/verdicts/{call_id}"
 
 
-def call_of_verdict(key: str) -> str:
+def call_of_decision(key: str) -> str:
     return key.rpartition("/")[2]
 
 

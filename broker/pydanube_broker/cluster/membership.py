@@ -84,7 +84,7 @@ class MemberRecord(JsonRecord):
     software: str = ""  # its version
     zone: Annotated[str, UNLESS_DEFAULT] = ""
     name: Annotated[str, UNLESS_DEFAULT] = ""  # its setting `server.name`, which older builds ignore
-    # `owner_choice.told_load`, None until it has reported
+    # `owner_choice.rounded_load`, None until it has reported
     load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = None
     metadata_format: int = 1  # the highest that its build reads and writes (`format_gate`)
     copies: Annotated[bool, UNLESS_DEFAULT] = False  # topics move to it by copies, which older builds lack
@@ -209,18 +209,18 @@ class Membership:
         await self._show(lambda record: replace(record, state=state, reason=reason))
         self._state = state
 
-    async def tell_load(self, load: Mapping[str, float]) -> None:
+    async def report_load(self, load: Mapping[str, float]) -> None:
         """Publish the load of this broker, unless it is unchanged. Raises as `set_state`."""
         if load != self._load:
             await self._show(lambda record: replace(record, load=load))
             self._load = load
 
-    async def tell_copied(self, copied_bytes: int, copying: Mapping[str, Progress]) -> None:
+    async def report_copied(self, copied_bytes: int, copying: Mapping[str, Progress]) -> None:
         """Publish the copied bytes and the current copies of this broker, unless unchanged. Raises as `set_state`."""
-        told = copied_bytes, copying or None
-        if told != self._copied:
-            await self._show(lambda record: replace(record, copied_bytes=told[0], copying=told[1]))
-            self._copied = told
+        reported = copied_bytes, copying or None
+        if reported != self._copied:
+            await self._show(lambda record: replace(record, copied_bytes=reported[0], copying=reported[1]))
+            self._copied = reported
 
     async def _show(self, shown: Callable[[MemberRecord], MemberRecord]) -> None:
         key, mine = keys.member_key(self._broker_id), self.registration

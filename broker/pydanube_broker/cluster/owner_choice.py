@@ -38,13 +38,13 @@ class Candidate:
     topics_then: int = 0  # number at the time of the report
 
     def expected(self, resource: str) -> float:
-        """Return its load in multiples of the floor, if topics that arrived since its report are as busy as the others."""
-        told = 0.0 if self.load is None else self.load.get(resource, 0.0)
-        return told / FLOORS[resource] * (self.topics + 1) / (self.topics_then + 1)
+        """Return its load in multiples of the floor. Topics that arrived since its report count as busy as the others."""
+        reported = 0.0 if self.load is None else self.load.get(resource, 0.0)
+        return reported / FLOORS[resource] * (self.topics + 1) / (self.topics_then + 1)
 
 
-def told_load(load: Mapping[str, float]) -> dict[str, float]:
-    """Return the load that a broker reports: two digits, without loads below the floors, so that it seldom changes."""
+def rounded_load(load: Mapping[str, float]) -> dict[str, float]:
+    """Round a load to two digits and leave out loads below the floors, so that the reported load seldom changes."""
     return {name: float(f"{value:.2g}") for name, value in load.items() if value >= FLOORS[name]}
 
 

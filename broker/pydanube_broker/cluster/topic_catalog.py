@@ -22,7 +22,7 @@ from pydanube_core.refusals import single_partition, system_is_kept
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Revision
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.deleting.tombstones import Tombstones, left_of
+from pydanube_broker.cluster.deleting.tombstones import Tombstones, deletions_of
 from pydanube_broker.cluster.format_1 import PartitionRecords
 from pydanube_broker.cluster.id_blocks import IdBlocks, IdBlocksRecord
 from pydanube_broker.cluster.ids import BrokerId, TopicId
@@ -82,8 +82,8 @@ class TopicCatalog:
 
     async def resume(self) -> None:
         """Finish changes that a crash interrupted. Those that cannot be finished are set aside. Idempotent. For the leader."""
-        for call_id in [each for each, comes_back in self.restorable.verdicts.items() if comes_back]:
-            with self.quarantine.finishing(keys.verdict_key(call_id), "changes.undo", call_id=call_id):
+        for call_id in [each for each, comes_back in self.restorable.decisions.items() if comes_back]:
+            with self.quarantine.finishing(keys.decision_key(call_id), "changes.undo", call_id=call_id):
                 await self._bring_back(call_id)
         await self._of_parts.resume()
         for namespace in self.index.namespaces():
@@ -100,8 +100,8 @@ class TopicCatalog:
         # It may be restored already, without stranded partitions
         with contextlib.suppress(TopicNotFound, NameReused):
             await self.restore_topics(call_id)
-        if call_id in self.restorable.verdicts:
-            await self.tombstones.carried_out(call_id)
+        if call_id in self.restorable.decisions:
+            await self.tombstones.drop_decision(call_id)
 
     # -- creation ------------------------------------------------------------------------------------------------
 
@@ -442,7 +442,7 @@ class TopicCatalog:
             await still_held(change, 1)
             change.guard(self.records.as_known(former))
             change.delete(keys.topic_key(topic))
-            change.write(*left_of(former.topic_id))
+            change.write(*deletions_of(former.topic_id))
             return former
 
         return [(await self.records.change(decide)).result]
@@ -511,7 +511,7 @@ class TopicCatalog:
         gone = await self.wholes.forget(now_ms, among)
         gone += await self._of_parts.forget(now_ms, among)
         gone += await self.tombstones.forget_topics(now_ms, among)
-        await self.tombstones.drop_verdicts()
+        await self.tombstones.drop_decisions()
         return gone
 
     def _logs(self, topic: TopicName) -> list[TopicRecord]:

@@ -23,7 +23,7 @@ from pydanube_storage.metadata import MAX_OPERATIONS, Delete, Guard, GuardFailed
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.deleting.tombstone_records import ParentTombstone, name_reused, not_kept
-from pydanube_broker.cluster.deleting.tombstones import left_of
+from pydanube_broker.cluster.deleting.tombstones import deletions_of
 from pydanube_broker.cluster.id_blocks import IdBlocks
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
@@ -262,7 +262,7 @@ class WholeTopics:
                 raise name_reused(tombstone.name, f"one with {count} partitions")
             if self._index.find_topic(name) is not None:
                 raise name_reused(tombstone.name, "one without partitions")
-            change.guard(self._restorable.lies_there(tombstone_key))
+            change.guard(self._restorable.unchanged(tombstone_key))
             self._put_new(change, name, replace(tombstone.spec, stage=Stage.READY, identity=parent_id))
             change.delete(tombstone_key)
 
@@ -284,7 +284,7 @@ class WholeTopics:
                 continue
             key = keys.parent_tombstone_key(parent_id)
             try:
-                await self._records.transact([Delete(key)], guards=[self._restorable.lies_there(key)])
+                await self._records.transact([Delete(key)], guards=[self._restorable.unchanged(key)])
             except GuardFailed:
                 continue  # it was restored
             gone += ids
@@ -313,7 +313,7 @@ class WholeTopics:
         left = sorted(each for each in candidates if self._is_unnamed(each))
         for start in range(0, len(left), _SWEPT_AT_ONCE):
             some = left[start : start + _SWEPT_AT_ONCE]
-            writes = [write for topic_id in some for write in left_of(topic_id)]
+            writes = [write for topic_id in some for write in deletions_of(topic_id)]
             await self._records.transact(writes, guards=[leadership])
         self._index.dropped -= candidates
         return len(left)

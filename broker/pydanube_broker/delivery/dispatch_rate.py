@@ -30,7 +30,7 @@ class DispatchRate:
             self._bucket.set_rate(rate, now)
         allowed = self._bucket.available(now)
         if not allowed:
-            self._deadlines.want(pump, now + self._bucket.wait_ms(1, now))
+            self._deadlines.schedule(pump, now + self._bucket.wait_ms(1, now))
         return allowed
 
     def sent(self, messages: int) -> None:

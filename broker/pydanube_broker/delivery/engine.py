@@ -23,13 +23,13 @@ FLUSH_S: Final = 0.1
 
 
 class KeptCursor(Protocol):
-    """The cursor of a subscription, as the keeper uses it."""
+    """The cursor of a subscription, as `CursorKeeper` uses it."""
 
     dirty: bool
 
     @property
     def may_be_written(self) -> bool:
-        """Whether the journal takes records. Else it takes none until the restart."""
+        """Whether the journal takes records. If not, it takes none until a restart."""
 
     def write_cursor(self) -> None:
         """Append the changes to the journal. Raises its error: `DiskFull`, `Unavailable`, `JournalReadOnly`."""
@@ -100,7 +100,7 @@ class CursorKeeper:
             self._timer = None
 
 
-EARLY_S: Final = 0.001  # a millisecond late rather than a tick before anything is due
+LATE_S: Final = 0.001  # added to each deadline, so that the timer does not fire before anything is due
 
 
 class Ticked(Protocol):
@@ -128,7 +128,7 @@ class Deadlines:
     def now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def want(self, ticked: Ticked, due_ms: int | None) -> None:
+    def schedule(self, ticked: Ticked, due_ms: int | None) -> None:
         """Schedule a tick at `due_ms`, unless an earlier one is scheduled. That one will find nothing due."""
         if due_ms is None or (ticked.due_at_ms is not None and ticked.due_at_ms <= due_ms):
             return
@@ -146,7 +146,7 @@ class Deadlines:
                 return
             self._timer.cancel()
         self._timer_ms = due
-        self._timer = self._loop.call_at(due / 1000 + EARLY_S, self._fire)
+        self._timer = self._loop.call_at(due / 1000 + LATE_S, self._fire)
 
     def _fire(self) -> None:
         """Tick after everything that has arrived by now is read: an answer among it is in time.

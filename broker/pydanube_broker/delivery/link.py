@@ -17,11 +17,11 @@ class ConsumerLink(Protocol):
     consumer_id: int
     connected_at_ms: int
     heard_at_ms: int | None  # time its client last sent anything, None if not kept for this kind of client
-    answered_at_ms: int | None  # time it last acknowledged or gave back a message
-    said_goodbye: bool  # it left in good order, rather than by a broken connection
+    answered_at_ms: int | None  # time of its last ack, nack or terminate
+    left_cleanly: bool  # the stream was closed, rather than its connection broken
 
     def client(self) -> ClientSeen | None:
-        """Return the client at the other end, None if only its place is kept."""
+        """Return the client at the other end. None for an absent consumer whose place is reserved."""
 
     @property
     def writable(self) -> bool: ...
@@ -35,7 +35,7 @@ class ConsumerLink(Protocol):
     def session_changed(self, session: int, offset: int, reason: str) -> None: ...
 
     def recall(self, session: int, ranges: Sequence[Range]) -> None:
-        """Recall those of these messages that the client's application has not taken."""
+        """Request back those of these messages that the client's application has not taken."""
 
     def activated(self) -> None: ...
 

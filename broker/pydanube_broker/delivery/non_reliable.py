@@ -332,7 +332,7 @@ class LivePump:
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
         """Do nothing: nothing was recalled."""
 
-    def ack_timeout_ms(self, asked_ms: int | None) -> int:
+    def ack_timeout_ms(self, requested_ms: int | None) -> int:
         """Return 0: nothing expires here."""
         return 0
 
@@ -352,7 +352,7 @@ class LivePump:
             consumer.session = next(self.topic.sessions)
             consumer.link.session_changed(consumer.session, self.topic.commit, "seek")
 
-    def place(self, cursor: CursorSnapshot) -> None:
+    def restore_cursor(self, cursor: CursorSnapshot) -> None:
         """Do nothing: the topic stores nothing to go back to."""
 
     def skip(self, count: int) -> Range | None:
@@ -363,7 +363,7 @@ class LivePump:
         """Drop the messages queued for all consumers."""
         self.seek(self.topic.commit)
 
-    def leaving(self, policy: SubscriptionPolicy) -> int:
+    def exhausted_by(self, policy: SubscriptionPolicy) -> int:
         """Return 0: nothing is delivered twice."""
         return 0
 

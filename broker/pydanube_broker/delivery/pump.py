@@ -173,7 +173,7 @@ class SubscriptionPump:
         return None if self._core is None else worst_failure(self._core.window)
 
     def failing(self) -> int:
-        """Return how many different open messages were given back as failed, among the first ones."""
+        """Return how many open messages a consumer has nacked, among the first ones."""
         return 0 if self._core is None else failing(self._core.window)
 
     def answered_late(self) -> int:
@@ -202,7 +202,7 @@ class SubscriptionPump:
             if self._handover is not None:
                 self._core.places.take_in(self._handover, self.engine.deadlines.now_ms(), self._kept_until_ms)
                 self._handover = None
-                self.want_tick()
+                self.schedule_tick()
             if self.topic.start_offset > self._core.floor:
                 self._core.skipped(self._core.floor, self.topic.start_offset)
             self.sender.core = self._core
@@ -248,7 +248,7 @@ class SubscriptionPump:
                 Departure(
                     at_ms=now,
                     name=name,
-                    abrupt=not link.said_goodbye,
+                    abrupt=not link.left_cleanly,
                     in_flight=self._core.in_flight_of(consumer_id),
                     unread=self.cursor_state(now).lag_messages,
                     floor=self._core.floor,
@@ -306,9 +306,9 @@ class SubscriptionPump:
             self._acknowledged(well_supplied=answers.well_supplied)
 
     def _acknowledged(self, *, well_supplied: bool) -> None:
-        """Note that the cursor moved, which brings no deadline forward.
+        """Note that the cursor moved. No deadline becomes earlier.
 
-        If no consumer waits for a message, a turn within milliseconds is enough.
+        If no consumer waits for a message, the next turn may be `REFILL_S` later.
         """
         self._snapshot_stale = True
         self.engine.cursors.note(self)
@@ -325,7 +325,7 @@ class SubscriptionPump:
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
         self.core().answers.extend(consumer_id, session, ranges, extension_ms, self.engine.deadlines.now_ms())
-        self.want_tick()
+        self.schedule_tick()
 
     def taken(self, consumer_id: int, session: int, total: int, *, busy: bool) -> None:
         """Note that the consumer's application has taken `total` messages of its session."""
@@ -334,7 +334,7 @@ class SubscriptionPump:
         if effects:
             self.changed()
         self._perform(effects)
-        self.want_tick()
+        self.schedule_tick()
         self.wake()  # another consumer may wait for messages in this one's buffer
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
@@ -342,9 +342,9 @@ class SubscriptionPump:
         self.core().answers.given_back(consumer_id, session, ranges)
         self.wake()
 
-    def ack_timeout_ms(self, asked_ms: int | None) -> int:
+    def ack_timeout_ms(self, requested_ms: int | None) -> int:
         """Return the ack timeout of a consumer: the one it requests, else the policy's."""
-        return self.policy.failure.ack_timeout_ms if asked_ms is None else asked_ms
+        return self.policy.failure.ack_timeout_ms if requested_ms is None else requested_ms
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
         now = self.engine.deadlines.now_ms()
@@ -382,7 +382,7 @@ class SubscriptionPump:
         if self.follows and self.topic.link is not None and self._core is None:
             self.type, self.policy = type, policy
 
-    def place(self, cursor: CursorSnapshot) -> None:
+    def restore_cursor(self, cursor: CursorSnapshot) -> None:
         """Restore a former state of the cursor. Messages trimmed since stay acknowledged."""
         self.seek(max(cursor.floor, self.topic.start_offset))
         for start, end in cursor.acknowledged:
@@ -461,9 +461,9 @@ class SubscriptionPump:
         self.moves.note(before, self.cursor_state(now_ms()), "subscriptions.purge")
         self.changed()
 
-    def leaving(self, policy: SubscriptionPolicy) -> int:
-        """Return how many messages `set_policy` would drop or dead-letter immediately."""
-        return 0 if self._core is None else self._core.failures.leaving(policy.failure)
+    def exhausted_by(self, policy: SubscriptionPolicy) -> int:
+        """Return how many messages `set_policy` with this policy would drop or dead-letter immediately."""
+        return 0 if self._core is None else self._core.failures.exhausted_by(policy.failure)
 
     def set_policy(self, policy: SubscriptionPolicy) -> None:
         """Set the failure policy, and apply it to blocked messages immediately."""
@@ -490,7 +490,7 @@ class SubscriptionPump:
             self._refused = BlockedBy(offset=ranges[0][0], reason=why)
             self.core().failures.dead_letter_failed(generation, ranges, self.engine.deadlines.now_ms())
             self.topic.changes.note(self.key)
-            self.want_tick()
+            self.schedule_tick()
         return news
 
     def confirm(self, done: OutcomeCallback) -> None:
@@ -505,7 +505,7 @@ class SubscriptionPump:
     def changed(self) -> None:
         self._snapshot_stale = True
         self.engine.cursors.note(self)
-        self.want_tick()
+        self.schedule_tick()
         self.wake()
 
     @property
@@ -521,11 +521,11 @@ class SubscriptionPump:
         if delta is not None:
             body = encode_cursor_body(self.subscription_id, encode_delta(delta))
             self._cursor_position = self.topic.append_record(RecordKind.CURSOR, body)
-            self._core.kept()  # not before the append: a record without room is written with the next try
+            self._core.changes_written()  # not before the append: a record without room is written with the next try
 
     # -- deliver ---------------------------------------------------------------------------------------------
 
-    def comes(self) -> None:
+    def build_ahead(self) -> None:
         """Wake the sender to build the frame of a lone message while the disk writes it."""
         if self._core is not None and self.links:
             self.engine.turns.wake(self.sender)
@@ -541,17 +541,17 @@ class SubscriptionPump:
             if effects:
                 self.changed()
             self._perform(effects)
-            self.want_tick()
+            self.schedule_tick()
             self.wake()
 
     def time_anew(self, wall_now_ms: int) -> None:
         """Recompute the waits of delayed messages, after a step of the wall clock."""
         if self._core is not None and self._core.time_anew(wall_now_ms, self.engine.deadlines.now_ms()):
-            self.want_tick()
+            self.schedule_tick()
 
-    def want_tick(self) -> None:
+    def schedule_tick(self) -> None:
         if self._core is not None:
-            self.engine.deadlines.want(self, self._core.next_deadline_ms())
+            self.engine.deadlines.schedule(self, self._core.next_deadline_ms())
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -588,7 +588,7 @@ class SubscriptionPump:
                     self.engine.dead_letters.submit(self, effect)
 
     def _exhausted(self, ranges: Sequence[Range], reason: str, policy: PoisonPolicy) -> None:
-        """Log these messages, or count them for the next line: thousands of lines would stop the loop."""
+        """Log these messages, or count them for the next log line, because thousands of lines would block the loop."""
         if policy in self._unlogged:
             self._unlogged[policy] += sum(end - start for start, end in ranges)
             return
@@ -619,8 +619,8 @@ class SubscriptionPump:
             link.end(error)
         self.attendance.departure = None  # the consumers did not leave by their own choice
 
-    def set_down(self) -> None:
-        """Store the handover, from which the next owner continues the delivery."""
+    def store_handover(self) -> None:
+        """Store the handover in the log state: the topic's next owner continues the delivery from it."""
         handover = self._handover
         if self._core is not None:
             handover = self._core.places.hand_over(self.subscription_id, self.engine.deadlines.now_ms())

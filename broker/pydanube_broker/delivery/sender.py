@@ -47,8 +47,8 @@ class SendingPump(Ticked, Protocol):
     def changed(self) -> None:
         """Note that the cursor moved."""
 
-    def want_tick(self) -> None:
-        """Note that the core may have another deadline."""
+    def schedule_tick(self) -> None:
+        """Schedule the tick for the core's next deadline, which may have changed."""
 
     def wake(self) -> None: ...
 
@@ -107,8 +107,8 @@ class Sender:
             return False
         start = self._topic.start_offset
         if plan.start < start:
-            # Retention or a truncation deleted messages that came back from a consumer. No cache may still
-            # deliver them
+            # Retention or a truncation deleted messages that a consumer had given back. They must not be delivered
+            # from a cache.
             core.skipped(core.floor, start)
             self._pump.changed()
             return True
@@ -152,11 +152,11 @@ class Sender:
 
     def _recall(self, core: Subscription) -> None:
         """Recall messages from one consumer for another that is idle. Called when nothing is left to send."""
-        asked = core.next_recall(self._engine.deadlines.now_ms())
-        if core.look_skipped:
-            self._pump.want_tick()
-        if asked is not None:
-            self._links[asked.consumer_id].recall(asked.session, asked.ranges)
+        recall = core.next_recall(self._engine.deadlines.now_ms())
+        if core.recall_deferred:
+            self._pump.schedule_tick()
+        if recall is not None:
+            self._links[recall.consumer_id].recall(recall.session, recall.ranges)
 
     def _send(self, core: Subscription, link: ConsumerLink, frame: Frame) -> None:
         self._pump.delivered += frame.messages
@@ -224,7 +224,7 @@ class Sender:
             self._send(core, self._links[plan.consumer_id], frame)
         else:
             self._pump.changed()  # holes were passed over: the cursor moved
-        self._pump.want_tick()
+        self._pump.schedule_tick()
         # A step that would find nothing must not delay the sending of this frame.
         return not core.all_sent or len(self._links) > 1 or bool(self._columns)
 

@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-SLICE_S: Final = 0.0002
-REFILL_S: Final = (
-    0.005  # a consumer that holds many messages waits at most this long, and gets the next ones in one frame
-)
+TURN_S: Final = 0.0002
+#: maximum wait of a consumer that holds many messages, so that the next ones leave in one frame
+REFILL_S: Final = 0.005
 
 
 class Pump(Protocol):
@@ -48,7 +47,7 @@ class Turns:
                 self._loop.call_soon(self._run)
 
     def wake_later(self, pump: Pump) -> None:
-        """Wake a pump within `REFILL_S`, because its consumers have many messages and a frame costs more than one."""
+        """Wake a pump within `REFILL_S`: its consumers hold many messages, and few large frames cost less than many."""
         if not self._later:
             self._loop.call_later(REFILL_S, self._wake_those)
         self._later[pump] = None
@@ -72,7 +71,7 @@ class Turns:
 
     def _run(self) -> None:
         self._scheduled = False
-        queue, until = self._queue, time.perf_counter() + SLICE_S
+        queue, until = self._queue, time.perf_counter() + TURN_S
         while queue:
             pump = queue.popleft()
             pump.queued = False

@@ -68,7 +68,7 @@ class GroupCommit:
         self._target: _Target | None = None
         self._scheduled = False
         self._syncing = False
-        self._asked_at = 0.0  # loop time at which the sync in flight was requested
+        self._requested_at = 0.0  # loop time at which the sync in flight was requested
         self._group = 0
         self._unsynced: list[_Target] = []
         self._in_flight: list[_Target] = []
@@ -87,7 +87,7 @@ class GroupCommit:
     @property
     def waiting_s(self) -> float:
         """Return how many seconds the sync in flight has taken so far. 0 if none is in flight."""
-        return self._loop.time() - self._asked_at if self._syncing and self.failed is None else 0.0
+        return self._loop.time() - self._requested_at if self._syncing and self.failed is None else 0.0
 
     def start(self, lsn: int) -> None:
         """Begin at `lsn`. Everything below it is durable already."""
@@ -156,7 +156,7 @@ class GroupCommit:
         if self.written <= self.durable or self.failed is not None:
             return
         self._syncing = True
-        self._asked_at = self._loop.time()
+        self._requested_at = self._loop.time()
         self._group = 0
         self._in_flight, self._unsynced = self._unsynced, []
         self._syncer.sync(tuple(target.slot for target in self._in_flight), self.written)

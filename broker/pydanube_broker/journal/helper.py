@@ -57,7 +57,7 @@ class Preparer(Protocol):
 
 
 def spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the program with a descriptor."""
+    """Start the helper program, which inherits `theirs`, one end of a socket pair."""
     # -S -E: no site packages and no environment. The program needs only the standard library
     return subprocess.Popen(
         [sys.executable, "-S", "-E", _PROGRAM, str(theirs.fileno())],
@@ -147,7 +147,7 @@ class HelperSyncer:
     def __init__(self) -> None:
         self.done: SyncDone = lambda lsn, error, seconds, waited_s: None
         self._process = _Process(self._answer, self._death)
-        self._asked: int | None = None
+        self._requested: int | None = None
         self._left = 0
         self._ns = 0
         self._waited_ns: int | None = None  # from the request until the first sync of the group began
@@ -163,26 +163,26 @@ class HelperSyncer:
         self._process.send(MESSAGE.pack(b"C", slot, 0, 0, 0))
 
     def sync(self, slots: tuple[int, ...], lsn: int) -> None:
-        assert self._asked is None, "one sync at a time"
-        self._asked, self._left, self._ns, self._waited_ns = lsn, len(slots), 0, None
+        assert self._requested is None, "one sync at a time"
+        self._requested, self._left, self._ns, self._waited_ns = lsn, len(slots), 0, None
         asked_ns = time.monotonic_ns()
         for slot in slots:
             self._process.send(MESSAGE.pack(b"S", slot, lsn, 0, asked_ns))
 
     def _answer(self, kind: bytes, error: int, lsn: int, ns: int, waited_ns: int) -> None:
-        if self._asked is None:
+        if self._requested is None:
             return
         self._left -= 1
         self._ns += ns
         if self._waited_ns is None:  # the second file of a group waits for the sync of the first
             self._waited_ns = waited_ns
         if error or self._left == 0:
-            self._asked = None
+            self._requested = None
             problem = OSError(error, errno.errorcode.get(error, "sync")) if error else None
             self.done(lsn, problem, self._ns / 1e9, self._waited_ns / 1e9)
 
     def _death(self) -> None:
-        lsn, self._asked = self._asked, None
+        lsn, self._requested = self._requested, None
         self.done(lsn or 0, OSError(errno.EIO, "the sync helper process died"), 0.0, 0.0)
 
     def close(self) -> None:
@@ -224,20 +224,20 @@ class HelperPreparer:
     def __init__(self) -> None:
         self.done: PrepareDone = lambda base, error: None
         self._process: _Process | None = None
-        self._asked: int | None = None
+        self._requested: int | None = None
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
     def prepare(self, path: Path, base_lsn: int, segment_bytes: int) -> None:
-        assert self._asked is None, "one segment at a time"
-        self._asked = base_lsn
+        assert self._requested is None, "one segment at a time"
+        self._requested = base_lsn
         if self._process is None:
             try:
                 self._process = _Process(self._answer, self._death)
             except OSError as error:  # out of processes or descriptors
-                self._asked = None
+                self._requested = None
                 asyncio.get_running_loop().call_soon(self.done, base_lsn, error)
                 return
         order = json.dumps(
@@ -250,12 +250,12 @@ class HelperPreparer:
         self._process.send(MESSAGE.pack(b"P", 0, base_lsn, len(order), 0) + order)
 
     def _answer(self, kind: bytes, error: int, lsn: int, ns: int, waited_ns: int) -> None:
-        self._asked = None
+        self._requested = None
         self.done(lsn, OSError(error, errno.errorcode.get(error, "prepare")) if error else None)
 
     def _death(self) -> None:
         self._process = None  # nothing durable depends on it: the next request starts another
-        base, self._asked = self._asked, None
+        base, self._requested = self._requested, None
         if base is not None:
             self.done(base, OSError(errno.EAGAIN, "the segment helper process died"))
 

@@ -519,9 +519,9 @@ class Journal(StoredBatches):
             if self._active is not None and base < self._active.base
         ]
 
-    def when_synced(self, tell: Callable[[float, float], None]) -> None:
-        """Call `tell` with the duration of each sync and the wait before it, in seconds, from now on."""
-        self._writer.on_sync = tell
+    def when_synced(self, callback: Callable[[float, float], None]) -> None:
+        """Call `callback` with the duration of each sync and the wait before it, in seconds, from now on."""
+        self._writer.on_sync = callback
 
     @property
     def next_segment_bytes(self) -> int:

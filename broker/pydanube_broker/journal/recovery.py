@@ -10,7 +10,7 @@ invalid record, at address p, has one of two causes (docs/design.md#4-the-journa
   damaged too.
 
 Segments are complete and synced before they are used. So a power cut cannot shorten a segment, nor remove one that an
-end mark announces: the file was cut or deleted, and may have held acknowledged messages.
+end mark announces. If one is short or missing, its file was cut or deleted, and may have held acknowledged messages.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def recover(
         first = 0
         damage = _find_end(segments, contents, found)
     if damage is not None:
-        # Segments before a missing head may be incomplete for a good reason, so the head is reported.
+        # If a head is missing, segments before it may rightly be incomplete. So the missing head is reported.
         raise damage if found.headless is None else _head_missing(found.headless)
     if found.head is not None:
         restore(found.head)

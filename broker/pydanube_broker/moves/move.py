@@ -10,13 +10,13 @@ Each step is one transaction guarded by the revision at which the assignment was
 one assignment exactly one succeeds. The properties of a move:
 
 - *The pause does not grow with the log.* The target copies the topic from its owner, round by round, while the owner
-  serves. After a small round it commits `ready`, and the owner stops. The target copies the rest with the state.
-- *`arrive` is sent by the target* after the whole copy is safe in its journal, marked with the revision of `ready`. It
-  seals the old epoch and assigns the next one. It is guarded by the target's registration too: an earlier life of the
-  target cannot end the move. The record names the `ready` that it ended (`moved`), so that a start keeps the copy of
+  serves. After a small round the target commits `ready`, and the owner stops. The target copies the rest with the state.
+- *The target sends `arrive`* when the whole copy is safe in its journal, marked with the revision of `ready`. `arrive`
+  seals the old epoch and assigns the next one. It is also guarded by the target's registration, so that an earlier life of
+  the target cannot end the move. The record names the revision of its `ready` (`moved`), so that a start keeps the copy of
   that attempt and no other.
-- *The owner serves again only after `cancel`.* Until it sees that record, or one that names another owner, it serves
-  nothing: an unchanged assignment proves nothing, because `arrive` may be in flight.
+- *The owner serves again only after `cancel`.* Until it sees that record, or one that names another owner, it does not
+  serve the topic. An unchanged assignment is not sufficient, because `arrive` may be in flight.
 - *One owner an epoch.* The end of a move takes the next epoch of the topic's name. It raises the epoch of the catalog's
   head too, so that no object of the sealed epoch enters the catalog afterwards.
 - *A lost owner is sealed by the leader* (`take_away`): it was removed, or its topics are taken over (`take_over`).
@@ -100,7 +100,7 @@ def begin(
 
 
 def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """Have the owner stop: the target has nearly all of the topic."""
+    """Request the owner to stop, because the target has copied nearly all of the topic."""
     move = _check(now, MoveStep.READY, Stage.MOVING)
     return Change(
         step=MoveStep.READY, revision=revision, after=replace(now, move=replace(move, ready=incarnation))
@@ -108,7 +108,7 @@ def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Chan
 
 
 def cancel(now: Assignment, revision: Revision, error: ClusterError) -> Change:
-    """End the move because of `error`. The topic stays with its owner. The move's `arrive` cannot succeed any more."""
+    """End the move because of `error`. The topic stays with its owner. An `arrive` in flight fails by its guard."""
     move = _check(now, MoveStep.CANCEL, Stage.MOVING)
     failed = MoveFailure(
         target=move.target, begun_at_ms=move.begun_at_ms, code=error.code, why=error.message[:_WHY_CHARS]
@@ -118,10 +118,10 @@ def cancel(now: Assignment, revision: Revision, error: ClusterError) -> Change:
 
 
 def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """Make the target the owner: it has the whole topic safe in its journal. `settle` sets the epoch."""
+    """Make the target the owner: it has the whole topic safe in its journal. `with_epoch` sets the epoch."""
     move = _check(now, MoveStep.ARRIVE, Stage.MOVING)
     if move.ready != incarnation:
-        raise _conflict(now, f"the owner of {now.topic} did not stop for this life of broker {move.target}")
+        raise _conflict(now, f"the owner of {now.topic} did not stop for this start of broker {move.target}")
     after = replace(
         now,
         stage=Stage.SERVING,
@@ -204,7 +204,7 @@ class Witnesses:
     counter: EpochCounter | None = None
 
 
-def settle(change: Change, witnesses: Witnesses) -> Change:
+def with_epoch(change: Change, witnesses: Witnesses) -> Change:
     """Return the change with its epoch. For `arrive` the epoch comes from the counter."""
     if change.step is not MoveStep.ARRIVE:
         return change
@@ -286,33 +286,33 @@ class LeaderView:
     last_epoch: Epoch  # of the topic's name
 
 
-def leaders_change(now: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
+def leaders_change(now: Assignment, revision: Revision, view: LeaderView) -> Change | None:
     """Return the leader's change about a topic, if one is due."""
     match now.stage:
         case Stage.SERVING:
             return None
         case Stage.MOVING:
             assert now.move is not None
-            if BrokerId(int(now.move.target)) not in standing.alive:
+            if BrokerId(int(now.move.target)) not in view.alive:
                 why = f"broker {now.move.target} takes no topics any more"
-            elif standing.waited_ms >= PATIENCE_MS:
+            elif view.waited_ms >= PATIENCE_MS:
                 why = f"broker {now.move.target} copied nothing of it for {PATIENCE_MS // 1000} s"
             else:
                 return None
             return cancel(now, revision, Unavailable(f"{now.topic} was not moved: {why}"))
         case Stage.SEALED | Stage.ASSIGNED:
             assert now.move is not None
-            wanted = [BrokerId(int(now.move.target)), BrokerId(int(now.move.source)), *standing.alive]
-            choice = [broker for broker in wanted if broker in standing.alive]
+            wanted = [BrokerId(int(now.move.target)), BrokerId(int(now.move.source)), *view.alive]
+            choice = [broker for broker in wanted if broker in view.alive]
             if now.stage is Stage.ASSIGNED:
-                if now.broker_id in standing.alive and standing.waited_ms < PATIENCE_MS:
+                if now.broker_id in view.alive and view.waited_ms < PATIENCE_MS:
                     return None
                 # Choose another broker than the one that did not open the topic in time. Without another, do nothing.
                 choice = [broker for broker in choice if broker != now.broker_id]
             if not choice:
                 return None
-            epoch = Epoch(max(standing.last_epoch, now.epoch) + 1)
-            return assign(now, revision, choice[0], incarnation=standing.alive[choice[0]], epoch=epoch)
+            epoch = Epoch(max(view.last_epoch, now.epoch) + 1)
+            return assign(now, revision, choice[0], incarnation=view.alive[choice[0]], epoch=epoch)
         case _:
             assert_never(now.stage)
 

@@ -24,7 +24,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.epochs import EpochCounter, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.membership import MemberRecord
-from pydanube_broker.moves.move import Change, MoveStep, Witnesses, settle, transaction
+from pydanube_broker.moves.move import Change, MoveStep, Witnesses, transaction, with_epoch
 
 # Topics of one transaction, by step. A transaction has at most 100 guards and writes: an `arrive` has six, an `open` two.
 SHARED: Final = {MoveStep.ARRIVE: 10, MoveStep.OPEN: 40}
@@ -128,7 +128,7 @@ class MoveEnds:
     async def _transact(self, starts: Mapping[_End, int]) -> None:
         arriving = {end: start for end, start in starts.items() if end.change.step is MoveStep.ARRIVE}
         witnesses = dict.fromkeys(starts, Witnesses()) | (await self._witnesses(arriving) if arriving else {})
-        settled = {end: settle(end.change, witnesses[end]) for end in starts}
+        settled = {end: with_epoch(end.change, witnesses[end]) for end in starts}
         writes: list[Write] = []
         guards: list[Guard] = []
         for end, change in settled.items():

@@ -70,8 +70,8 @@ _NOT_SAFE_AT_ONCE: Final = 512
 STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
-_TOLD_S: Final = 60.0  # a repeated failure is logged once in this time
-_SEEN_S: Final = 5.0  # time until the owner has seen the record that permits the copy
+_LOG_AGAIN_S: Final = 60.0  # a repeated failure is logged once in this time
+_SEEN_S: Final = 5.0  # maximum wait of a copy request until this broker has seen the record that permits it
 # Maximum time without progress in copying the end. Then the owner serves again, because clients wait.
 _COPY_END_S: Final = 20.0
 
@@ -106,14 +106,14 @@ class TopicSwitch(Protocol):
         Raises the errors of the journal, and `Unavailable`, `StoreUnavailable`, `Fenced` of a topic that is stored.
         """
 
-    async def keep_rest(self, topic_id: TopicId) -> None:
-        """Write the messages of a taken-over topic that only this journal has to lost+found. A moved topic has none.
+    async def save_unmoved(self, topic_id: TopicId) -> None:
+        """Write to lost+found the messages that only this journal has, of a topic that was taken over.
 
         Raises `StoreUnavailable`, `DiskFull`, `Unavailable`: call again.
         """
 
     def gone(self, topic_id: TopicId) -> None:
-        """Note that another broker owns the topic, and that the journal has forgotten it, or a copy of it."""
+        """Forget a topic that another broker owns. The journal has released it, or the copy of it."""
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         """Return the folder of the topic's objects, whether or not there are any."""
@@ -122,7 +122,7 @@ class TopicSwitch(Protocol):
         """Return whether a broker moves topics by copies. A broker of the previous release does not."""
 
     def check_room(self, size: int) -> None:
-        """Raise the error for which this broker cannot store so many more bytes."""
+        """Check that this broker can store `size` more bytes. Raises the error that prevents it."""
 
     def stopped_at(self, broker_id: BrokerId) -> int:
         """Return how many topics of a broker are stopped because they move."""
@@ -137,14 +137,14 @@ class _Drive:
 
 
 @dataclass(slots=True, eq=False)
-class _Coming:
-    """The unfinished copy of one topic, in bytes. `total`: `done` plus the rest when the newest round began."""
+class _Incoming:
+    """The unfinished copy of one topic. `done` and `total` are bytes. `total` is `done` plus the rest of the newest round."""
 
     arrival: Arrival
     owner: BrokerId
     done: int = 0
     total: int = 0
-    waits: bool = False  # until its owner has stopped for fewer other topics
+    waits: bool = False  # its owner has stopped for as many other topics as permitted
     may_stop: bool = False  # its owner may stop for it
 
     async def take(self, piece: Piece) -> None:
@@ -160,7 +160,7 @@ class Mover:
         store: MetadataStore,
         hub: Hub,
         copies: Copies,
-        doors: TopicSwitch,
+        switch: TopicSwitch,
         *,
         me: BrokerId,
         incarnation: Callable[[], Incarnation],
@@ -170,7 +170,7 @@ class Mover:
         self._store = store
         self._hub = hub
         self._copies = copies
-        self._doors = doors
+        self._switch = switch
         self._me = me
         self._incarnation = incarnation
         self._ahead = anyio.CapacityLimiter(_AT_ONCE)
@@ -181,17 +181,19 @@ class Mover:
             ObjectCatalog(store, wall_ms=wall_ms),
             me=me,
             incarnation=incarnation,
-            folder_of=doors.folder,
+            folder_of=switch.folder,
             start_of=self._start_of,
         )
         self._drives: dict[TopicId, _Drive] = {}
-        self._coming: dict[TopicId, _Coming] = {}
+        self._incoming: dict[TopicId, _Incoming] = {}
         self._stopped: dict[
             TopicId, int
         ] = {}  # stopped topic → the turn of its participant in which it stopped
         self._changed = anyio.Event()  # a participant has seen another record, or has stopped
-        self._told: set[tuple[str, TopicId, str]] = set()  # failures that were logged since `_told_from_s`
-        self._told_from_s = 0.0
+        self._logged: set[tuple[str, TopicId, str]] = (
+            set()
+        )  # failures that were logged since `_logged_from_s`
+        self._logged_from_s = 0.0
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -223,7 +225,7 @@ class Mover:
         if (
             record is not None
             and participant.phase is Phase.LEAVING
-            and not self._doors.copies(record.next_owner)
+            and not self._switch.copies(record.next_owner)
         ):
             error = Unavailable(f"broker {record.next_owner} runs an older release, which copies no topics")
             self._failed("move_refused", topic_id, error)
@@ -326,11 +328,11 @@ class Mover:
                 assert_never(effect)
 
     async def _serve(self, topic_id: TopicId, participant: Participant) -> None:
-        self._coming.pop(topic_id, None)
+        self._incoming.pop(topic_id, None)
         self._stopped.pop(topic_id, None)
         while participant.record is not None and participant.serving:
             try:
-                await self._doors.serve(participant.record)
+                await self._switch.serve(participant.record)
                 return
             except ClusterError as error:
                 self._failed("topic_not_served_yet", topic_id, error)
@@ -338,7 +340,7 @@ class Mover:
 
     async def _hold(self, record: Assignment) -> None:
         try:
-            await self._doors.hold(record)
+            await self._switch.hold(record)
         except ClusterError as error:  # reading the end fails too, which ends the move
             self._failed("topic_not_settled", record.topic_id, error)
 
@@ -362,7 +364,7 @@ class Mover:
                 if allowed and is_settled:
                     assert participant is not None
                     assert participant.record is not None
-                    return await self._doors.topic(participant.record)
+                    return await self._switch.topic(participant.record)
                 if allowed is False:
                     break
                 await self._changed.wait()
@@ -375,7 +377,7 @@ class Mover:
     async def _release(self, topic_id: TopicId, turn: int) -> None:
         try:
             await check_not_removed(self._store, self._me)  # a removed broker keeps its topics in the journal
-            await self._doors.keep_rest(topic_id)
+            await self._switch.save_unmoved(topic_id)
             await self._hub.journal.until_durable(release(self._hub, topic_id))
         except ClusterError as error:
             if error is not self._hub.journal.read_only:
@@ -383,7 +385,7 @@ class Mover:
                 self._act(topic_id, lambda participant: participant.failed(turn))
                 return
             self._hub.forget(topic_id)  # the next start sees in the assignment that it was moved away
-        self._doors.gone(topic_id)
+        self._switch.gone(topic_id)
         self._act(topic_id, lambda participant: participant.released(turn))
 
     # -- as target -------------------------------------------------------------------------------------------
@@ -392,7 +394,7 @@ class Mover:
         """Return the progress of the copies to this broker, except those that wait for their turn."""
         return {
             topic_id: Progress(done=coming.done, total=max(coming.done, coming.total))
-            for topic_id, coming in self._coming.items()
+            for topic_id, coming in self._incoming.items()
             if not coming.waits
         }
 
@@ -400,7 +402,7 @@ class Mover:
         """Copy round by round until a round is small. Return the error that ends the move."""
         record = participant.record
         assert record is not None
-        while not self._doors.copies(record.broker_id):
+        while not self._switch.copies(record.broker_id):
             await anyio.sleep_forever()  # an owner of the previous release hands over through fragments
         try:
             async with self._ahead:
@@ -410,7 +412,7 @@ class Mover:
                         break
                 if await self._until_it_may_stop(topic_id):
                     await self._round(topic_id, participant, participant.revision, last=False)
-                await self._doors.make_safe(record)
+                await self._switch.make_safe(record)
         except ClusterError as error:
             self._failed("move_not_copied", topic_id, error)
             return error
@@ -418,8 +420,8 @@ class Mover:
 
     async def _until_it_may_stop(self, topic_id: TopicId) -> bool:
         """Wait until the owner has stopped for fewer than `STOPPED_AT_ONCE` others. Return whether it had to wait."""
-        mine, waited = self._coming[topic_id], False
-        while self._doors.stopped_at(mine.owner) + self._about_to_stop(mine.owner) >= STOPPED_AT_ONCE:
+        mine, waited = self._incoming[topic_id], False
+        while self._switch.stopped_at(mine.owner) + self._about_to_stop(mine.owner) >= STOPPED_AT_ONCE:
             mine.waits = waited = True
             with anyio.move_on_after(_AGAIN_S):
                 await self._changed.wait()
@@ -433,7 +435,7 @@ class Mover:
             and coming.may_stop
             and (participant := self.participants.get(topic_id)) is not None
             and participant.phase is Phase.COPYING_AHEAD
-            for topic_id, coming in self._coming.items()
+            for topic_id, coming in self._incoming.items()
         )
 
     async def _copy_end(
@@ -445,10 +447,10 @@ class Mover:
             copied_before = self._copies.copied_bytes
             try:
                 await self._round(topic_id, participant, revision, last=True)
-                await self._coming[topic_id].arrival.await_move(revision)
+                await self._incoming[topic_id].arrival.await_move(revision)
                 assert participant.record is not None
                 with anyio.move_on_after(_COPY_END_S):
-                    await self._doors.make_safe(participant.record)
+                    await self._switch.make_safe(participant.record)
                     return None
                 return Unavailable(
                     f"the object store did not receive {participant.record.topic} within {_COPY_END_S:.0f} s"
@@ -467,18 +469,18 @@ class Mover:
     async def _round(
         self, topic_id: TopicId, participant: Participant, revision: Revision, *, last: bool
     ) -> Copied:
-        coming = self._coming.get(topic_id)
+        coming = self._incoming.get(topic_id)
         if coming is None or not coming.arrival.is_there:
             assert participant.record is not None
-            coming = self._coming[topic_id] = _Coming(
+            coming = self._incoming[topic_id] = _Incoming(
                 Arrival(self._hub, topic_id), owner=participant.record.broker_id
             )
         copy = coming
 
         def begun(size: int) -> None:
             copy.total = copy.done + size
-            rest = sum(max(0, each.total - each.done) for each in self._coming.values())
-            self._doors.check_room(rest)
+            rest = sum(max(0, each.total - each.done) for each in self._incoming.values())
+            self._switch.check_room(rest)
 
         return await self._copies.round(
             copy.owner,
@@ -504,23 +506,23 @@ class Mover:
                 async with self._rebuilding:
                     arrival = Arrival(self._hub, topic_id)
                     # If the topic goes to another heir meanwhile, `DropCopy` releases it. It is no copy with progress to show.
-                    self._coming[topic_id] = _Coming(arrival, record.broker_id, waits=True)
-                    await self._doors.rebuild(record, arrival)
+                    self._incoming[topic_id] = _Incoming(arrival, record.broker_id, waits=True)
+                    await self._switch.rebuild(record, arrival)
                 # The next topic is rebuilt while this one waits for disk and store.
-                await self._doors.make_safe(record)
+                await self._switch.make_safe(record)
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)
             self._act(topic_id, lambda participant: participant.failed(turn))
             return
         if participant.turn != turn:
             return  # a newer record came in the same moment: its `DropCopy` needs the copy
-        self._coming.pop(topic_id, None)
+        self._incoming.pop(topic_id, None)
         self._act(topic_id, lambda participant: participant.rebuilt(turn, epoch))
 
     def _drop_copy(self, topic_id: TopicId) -> None:
-        coming = self._coming.pop(topic_id, None)
+        coming = self._incoming.pop(topic_id, None)
         if coming is not None:
-            self._doors.gone(topic_id)
+            self._switch.gone(topic_id)
             try:
                 coming.arrival.drop()
             except ClusterError as error:
@@ -558,11 +560,11 @@ class Mover:
     def _failed(self, event: str, topic_id: TopicId, error: ClusterError) -> None:
         """Log a failure. Each step is tried again, up to every second: the same failure of a topic is logged once a minute."""
         now_s = time.monotonic()
-        if now_s - self._told_from_s >= _TOLD_S:
-            self._told_from_s, self._told = now_s, set()
-        if (failure := (event, topic_id, error.code)) in self._told:
+        if now_s - self._logged_from_s >= _LOG_AGAIN_S:
+            self._logged_from_s, self._logged = now_s, set()
+        if (failure := (event, topic_id, error.code)) in self._logged:
             return
-        self._told.add(failure)
+        self._logged.add(failure)
         log.warning(
             event, extra={"event": event, "topic_id": topic_id, "code": error.code, "error": error.message}
         )

@@ -1,4 +1,4 @@
-"""Moves at a broker among several: the hand-over of its topics, and the leader's handling of moves that hang."""
+"""Moves of topics at one of several brokers: begin them, drain this broker, and run the leader's part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.journal_record import JournalRecord
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.owner_choice import told_load
+from pydanube_broker.cluster.owner_choice import rounded_load
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.copying.arrival import Arrival, confirm
 from pydanube_broker.copying.messages import Answer
@@ -65,16 +65,16 @@ from pydanube_broker.worker_threads import WorkerThreads
 log = logging.getLogger("pydanube.cluster")
 
 LOOK_S: Final = 1.0  # between two checks of all moves in progress
-SAY_S: Final = 60.0  # between two reports of this broker's load and of the states of its topics
+REPORT_S: Final = 60.0  # between two reports of this broker's load and of the states of its topics
 TOPICS_AT_ONCE: Final = 10  # topics in one transaction
 _NEXT_S: Final = 0.05  # maximum between two steps of a drain while topics are left
 _WELL_LOOKS: Final = 5  # consecutive checks in which a broker can store, before it is given topics again
 _PROGRESS_S: Final = 10.0  # between two reports of this broker's copying progress
-_MOST_TOLD: Final = 100  # maximum topics in such a report
+_MOST_REPORTED: Final = 100  # maximum topics in such a report
 _AGAIN_MS: Final = 500
-#: seconds that an arriving topic waits for the copy of the journal. Then it is served without, as the store is away
+#: maximum seconds that an arriving topic waits until its messages are in this broker's chain, before it is served
 _COPIED_S: Final = 3.0
-# Callers look a moving topic up again after this, and the lookup waits until the topic has arrived.
+# Callers retry after this, and the lookup of the topic's owner then waits until the topic has arrived.
 _RETRY_MS: Final = 10
 
 
@@ -101,7 +101,7 @@ class Moves:
         self.mover: Mover | None = None
         self._draining = anyio.Event()
         self._sealed: set[TopicId] = set()  # for the leader, which assigns them
-        self._is_gone = False  # a member, since the leader's last look
+        self._member_is_gone = False  # a member, since the leader's last look
         self._wake_leader = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
         # The epoch and head from which a topic was rebuilt. Until it is served here, nothing changes the head in that epoch
@@ -175,9 +175,9 @@ class Moves:
             group.start_soon(self._lead, coordinator)
             group.start_soon(self._drain, coordinator, mover)
             group.start_soon(self._keep_states)
-            group.start_soon(self._tell_load, coordinator, load)
-            group.start_soon(self._tell_progress, coordinator, copies, mover)
-            group.start_soon(self._tell_whether_it_stores, coordinator, health)
+            group.start_soon(self._report_load, coordinator, load)
+            group.start_soon(self._report_progress, coordinator, copies, mover)
+            group.start_soon(self._report_storing, coordinator, health)
 
     def source(
         self, peer: BrokerId, *, send: Callable[[Answer], None], writable: Callable[[], bool]
@@ -190,32 +190,36 @@ class Moves:
             lambda request: mover.permit(request, peer), self._worker_threads, send=send, writable=writable
         )
 
-    async def _tell_progress(self, coordinator: Coordinator, copies: Copies, mover: Mover) -> None:
+    async def _report_progress(self, coordinator: Coordinator, copies: Copies, mover: Mover) -> None:
         while True:
             await anyio.sleep(_PROGRESS_S)
-            copying = {str(topic_id): each for topic_id, each in list(mover.progress().items())[:_MOST_TOLD]}
+            copying = {
+                str(topic_id): each for topic_id, each in list(mover.progress().items())[:_MOST_REPORTED]
+            }
             try:
-                await coordinator.membership.tell_copied(copies.copied_bytes, copying)
+                await coordinator.membership.report_copied(copies.copied_bytes, copying)
             except ClusterError as error:  # the next report follows soon
                 log.warning("progress_not_told", extra={"code": error.code})
 
-    async def _tell_load(
+    async def _report_load(
         self, coordinator: Coordinator, load: Callable[[], Mapping[str, float] | None]
     ) -> None:
         while True:
-            await anyio.sleep(SAY_S)
+            await anyio.sleep(REPORT_S)
             if (found := load()) is not None:
                 try:
-                    await coordinator.membership.tell_load(told_load(found))
+                    await coordinator.membership.report_load(rounded_load(found))
                 except ClusterError as error:  # the next report follows in a minute
                     log.warning("load_not_told", extra={"code": error.code})
 
-    async def _tell_whether_it_stores(self, coordinator: Coordinator, health: Health) -> None:
+    async def _report_storing(self, coordinator: Coordinator, health: Health) -> None:
         """Publish whether this broker can store, until cancelled.
 
         A broker that cannot is given no topics, because their producers would wait for its disk.
         """
-        well = 0  # consecutive checks: a disk that is full every other second does not cause as many writes to etcd
+        well = (
+            0  # consecutive checks, so that a disk that is full every other second causes few writes to etcd
+        )
         while True:
             error = health.storing_error
             well = 0 if error is not None else well + 1
@@ -228,7 +232,7 @@ class Moves:
 
     async def _keep_states(self) -> None:
         while True:
-            await anyio.sleep(SAY_S)
+            await anyio.sleep(REPORT_S)
             try:
                 await self.keep_states()
             except ClusterError as error:  # the next attempt follows in a minute
@@ -255,8 +259,8 @@ class Moves:
         look_s = time.monotonic()
         while True:
             sealed = await self._sealed_by(look_s)
-            is_look = self._is_gone or time.monotonic() >= look_s
-            self._is_gone = False
+            is_look = self._member_is_gone or time.monotonic() >= look_s
+            self._member_is_gone = False
             if is_look or not coordinator.leads():
                 look_s = time.monotonic() + LOOK_S
             if not coordinator.leads():
@@ -306,7 +310,7 @@ class Moves:
         return sealed
 
     def _member_gone(self) -> None:
-        self._is_gone = True
+        self._member_is_gone = True
         self._wake_leader.set()
 
     def takers(self) -> list[BrokerId]:
@@ -527,7 +531,7 @@ class Moves:
 
         Raises `Conflict`, `LastBroker`, `StoreUnavailable`.
         """
-        await self.taking.take_overs.ask(self._registry.ownership.coordinator, self._stored(records))
+        await self.taking.take_overs.plan(self._registry.ownership.coordinator, self._stored(records))
 
     async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
         """Return the result that `take_over` would have, without a change. Raises as it does, and `CorruptObject`."""
@@ -570,7 +574,7 @@ class Moves:
             state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
             state.start_offset = max(state.start_offset, head.start_offset)
         if record is None:
-            return  # deleted: kept here while it is restorable
+            return  # deleted: its state stays here as long as it can be restored
         topic = ownership.adopt(record, assignment)
         if take_in_clients is not None:
             take_in_clients(topic)
@@ -660,7 +664,7 @@ class Moves:
         topic.closed = error
         for pump in topic.subscriptions.values():
             if isinstance(pump, SubscriptionPump):
-                pump.set_down()
+                pump.store_handover()
         keep_cursors(topic)  # before the wait, so that one sync covers messages and cursors
         for pump in topic.subscriptions.values():
             pump.close(error)
@@ -678,7 +682,7 @@ class Moves:
             raise Unavailable(f"{found.name} waits for the object store", retry_after_ms=_AGAIN_MS)
         return found
 
-    async def keep_rest(self, topic_id: TopicId) -> None:
+    async def save_unmoved(self, topic_id: TopicId) -> None:
         state = self._hub.states.get(topic_id)
         if (
             state is not None

@@ -1,16 +1,16 @@
 """The part of one broker in a move of one topic. Pure: records and events go in, effects come out.
 
-A participant has the assignment that was seen last and the epoch of the topic in the journal. It serves only while the
-assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the effects
-in order and answers each effect that has a `turn`. An answer to an earlier turn concerns a record that was replaced,
-and is ignored. `tick` repeats failed work.
+A participant has the newest assignment that it has seen, and the epoch of the topic in the journal. It serves only while
+the assignment names its broker and the journal's epoch is above the last sealed one. The shell carries out the effects in order and
+answers each effect that has a `turn`. An answer to an earlier turn belongs to a replaced record, and is ignored. `tick`
+repeats failed work.
 
 An unknown outcome of a transaction is read back. If the record has not changed, the same transaction is sent again:
 the first may still be in flight, and the guard lets only one of them succeed.
 
-A start continues from the record. The owner does not serve while the record names the target as ready: an earlier life
-may have stopped, and sent everything. A target that was ready in an earlier life cancels the move, because its copy is
-gone and the owner would have to wait for the whole copy.
+A restarted broker continues from the record. An owner does not serve while the record names a target as ready, because its
+earlier process may have stopped and sent everything. A target that was ready before its restart cancels the move, because
+its copy is gone, and the stopped owner would have to wait for a whole new copy.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Participant:
         "_adopted",
         "_copying",
         "_failed",
-        "_looking",
+        "_is_unknown",
         "_me",
         "_pending",
         "held",
@@ -153,7 +153,7 @@ class Participant:
         self.serving = False
         self.turn = 0
         self._pending: Change | None = None
-        self._looking = False  # the outcome of `_pending` is unknown
+        self._is_unknown = False  # whether the outcome of `_pending` is unknown
         self._failed = False  # the work of this turn has failed
         self._copying = Epoch(0)  # the epoch of the record by which a copy was begun, or 0
         self._adopted = Revision(0)  # the move that the safe copy awaits, or 0
@@ -170,14 +170,14 @@ class Participant:
         return self._next()
 
     def _same(self) -> list[Effect]:
-        if self._pending is None or not self._looking:
+        if self._pending is None or not self._is_unknown:
             return []
-        self._looking = False
+        self._is_unknown = False
         return [Commit(self.turn, self._pending)]
 
     def _next(self) -> list[Effect]:
         self.turn += 1
-        self._pending, self._looking, self._failed = None, False, False
+        self._pending, self._is_unknown, self._failed = None, False, False
         record = self.record
         if self._adopted and record is not None and self._has_arrived(record):
             self.held, self._copying, self._adopted = record.epoch, Epoch(0), Revision(0)
@@ -281,7 +281,7 @@ class Participant:
         self._pending = change
         return [Commit(self.turn, change)]
 
-    # -- questions -------------------------------------------------------------------------------------------
+    # -- permission ------------------------------------------------------------------------------------------
 
     def may_copy(self, to: BrokerId, revision: Revision, *, last: bool) -> bool | None:
         """Return whether another broker may copy the topic from here. None if this participant has not seen its record yet.
@@ -362,12 +362,12 @@ class Participant:
         """Called when the outcome of the change is unknown: it may still be carried out."""
         if turn != self.turn or self._pending is None:
             return []
-        self._looking = True
+        self._is_unknown = True
         return [Read()]
 
     def tick(self) -> list[Effect]:
         """Repeat failed work. Called about once a second."""
-        if self._looking:
+        if self._is_unknown:
             return [Read()]
         if self._failed:
             self._failed = False

@@ -46,7 +46,7 @@ from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inheritances, Inherited
 from pydanube_broker.moves.move import Witnesses, assign, joined, take_away
-from pydanube_broker.moves.take_over import NO_HEIR, Found, TakeOvers
+from pydanube_broker.moves.take_over import NO_HEIR, FoundJournal, TakeOvers
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.topic_reports import TopicReports
 from pydanube_broker.topics.log_state import LogState
@@ -164,7 +164,7 @@ class RemovedBrokers:
                 taken_over[broker_id] = TakenOver(topics=waiting, why=why)
         coordinator.taken_over = taken_over
 
-    async def _ask(self, coordinator: Coordinator, broker_id: BrokerId, journal: Found | None) -> bool:
+    async def _ask(self, coordinator: Coordinator, broker_id: BrokerId, journal: FoundJournal | None) -> bool:
         """Have topics of a lost broker taken over without a plan. Return whether there are any.
 
         These are the stored topics, or all topics if the broker's record has `on_loss` "take_over".
@@ -185,7 +185,7 @@ class RemovedBrokers:
         if not records:
             return False
         try:
-            await self.take_overs.ask(coordinator, records)
+            await self.take_overs.plan(coordinator, records)
         except MetadataUnavailable:
             raise
         except ClusterError as error:  # the broker is back, which the next look shows
@@ -214,7 +214,7 @@ class RemovedBrokers:
         return len({each.topic_id for each in waiting if asked is None or str(each.topic_id) in asked})
 
     async def _take_some(
-        self, coordinator: Coordinator, broker_id: BrokerId, journal: Found | None, *, all_of_it: bool
+        self, coordinator: Coordinator, broker_id: BrokerId, journal: FoundJournal | None, *, all_of_it: bool
     ) -> None:
         """Take away some topics of a lost broker: any of a removed broker, else those that a plan names."""
         asked = set() if journal is None else set(journal.record.topics)
@@ -335,7 +335,7 @@ class RemovedBrokers:
         """
         await self.check_removable(coordinator, broker_id)
         try:
-            chain = await self.take_overs.until_now(broker_id)
+            chain = await self.take_overs.chain_to_now(broker_id)
         except Conflict:  # its journal was not copied
             return await self._forecast(coordinator, broker_id, None)
         async with self._inherited.of(chain) as inherited:
@@ -364,7 +364,7 @@ class RemovedBrokers:
 
         Raises `Conflict`, `CorruptObject`, `DiskFull`, `Unavailable`, `StoreUnavailable`, `MetadataUnavailable`.
         """
-        chain, found = await self.take_overs.until_now(broker_id), []
+        chain, found = await self.take_overs.chain_to_now(broker_id), []
         async with self._inherited.of(chain) as inherited:
             reports, reported_ms = await self._reports.read(broker_id)
             for topic_id in topics:
@@ -432,7 +432,7 @@ class RemovedBrokers:
         place: Assignment,
         said: Mapping[int, LogState],
         target: BrokerId,
-        journal: Found | None,
+        journal: FoundJournal | None,
         read: _Read,
     ) -> _Prepared | None:
         """Return the transaction that gives a topic of a lost broker to its next owner. None if it is not to go now."""

@@ -36,7 +36,7 @@ NO_HEIR: Final = "no broker of this release takes topics: start one, or activate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundJournal:
     """A journal record and the revision at which it was read."""
 
     record: JournalRecord
@@ -70,19 +70,19 @@ class TakeOvers:
         self._chains = chains
         self._cluster = cluster
 
-    async def records(self) -> dict[BrokerId, Found]:
-        """Read the journal records of all brokers. One that cannot be read is set aside. Raises `StoreUnavailable`."""
+    async def records(self) -> dict[BrokerId, FoundJournal]:
+        """Read the journal records of all brokers. Unreadable ones are quarantined. Raises `StoreUnavailable`."""
         items, _ = await read_all(self._store, keys.JOURNALS)
         found = {}
         for item in items:
             with self._quarantine.reading(item.key):
                 record = JournalRecord.from_json(item.value, key=item.key)
-                found[BrokerId(keys.number_in_key(item.key))] = Found(
+                found[BrokerId(keys.number_in_key(item.key))] = FoundJournal(
                     record=record, revision=item.mod_revision
                 )
         return found
 
-    async def ask(self, coordinator: Coordinator, topics: Sequence[TopicRecord]) -> None:
+    async def plan(self, coordinator: Coordinator, topics: Sequence[TopicRecord]) -> None:
         """Plan the take-over of topics of lost brokers: all of them, or none. Idempotent.
 
         Raises:
@@ -121,8 +121,8 @@ class TakeOvers:
             raise Conflict(NO_HEIR)
         return found
 
-    async def until_now(self, broker_id: BrokerId) -> ChainRange:
-        """Return the chain of a lost broker's journal up to its present end. Raises `Conflict` if there is none."""
+    async def chain_to_now(self, broker_id: BrokerId) -> ChainRange:
+        """Return the chain of a lost broker's journal up to its present end. Raises `Conflict`: it has no chain."""
         record = _copied(broker_id, await self._store.get(keys.journal_key(broker_id)))
         until = record.until
         if not record.is_fenced:
@@ -134,8 +134,8 @@ class TakeOvers:
     # -- leading ---------------------------------------------------------------------------------------------
 
     async def fence(
-        self, coordinator: Coordinator, broker_id: BrokerId, found: Found, topics: Sequence[TopicId]
-    ) -> Found:
+        self, coordinator: Coordinator, broker_id: BrokerId, found: FoundJournal, topics: Sequence[TopicId]
+    ) -> FoundJournal:
         """Fence a lost broker's chain under a raised term, and record its end. Returns the record after that.
 
         Raises:
@@ -158,7 +158,7 @@ class TakeOvers:
             self.own_part(after.chain)
         return after
 
-    async def settle(self, coordinator: Coordinator, broker_id: BrokerId, found: Found) -> None:
+    async def settle(self, coordinator: Coordinator, broker_id: BrokerId, found: FoundJournal) -> None:
         """Open a closing record if its broker is back, or close it if no topic is left.
 
         Does nothing while heirs are at work. Raises as `fence`.
@@ -185,8 +185,8 @@ class TakeOvers:
         return under_way, left
 
     async def _write(
-        self, coordinator: Coordinator, broker_id: BrokerId, found: Found, after: JournalRecord
-    ) -> Found:
+        self, coordinator: Coordinator, broker_id: BrokerId, found: FoundJournal, after: JournalRecord
+    ) -> FoundJournal:
         key = keys.journal_key(broker_id)
         guard = coordinator.leadership.guard
 
@@ -199,7 +199,7 @@ class TakeOvers:
 
         outcome = await change(self._store, decide)
         assert outcome.revision is not None
-        return Found(record=after, revision=outcome.revision)
+        return FoundJournal(record=after, revision=outcome.revision)
 
 
 def _is_taken_from(place: Assignment, broker_id: BrokerId) -> bool:

@@ -126,7 +126,7 @@ class AdministrationPart:
         topic = self._audit = await self._broker.registry.audit_topic()
         end = topic.state.next_offset
         if topic.commit < end:
-            await outcome_of(lambda told: topic.when_committed(end, told))
+            await outcome_of(lambda done: topic.when_committed(end, done))
         if topic.commit == topic.start_offset:
             return topic.commit, None
         last = await self._read(topic, topic.commit - 1, 1)

@@ -142,7 +142,7 @@ class RelayedDeadLetters:
             raise InvalidArgument(
                 "these are not the originals of the copies", field="ranges", value=ranges[:8]
             )
-        await outcome_of(lambda told: LocalTarget(topic).take(batch, originals, told))
+        await outcome_of(lambda done: LocalTarget(topic).take(batch, originals, done))
         return b""
 
     async def begin_copies(self, name: TopicName, batch: bytes) -> asyncio.Future[int]:

@@ -32,25 +32,28 @@ async def check_apart(schema: bytes, payload: bytes, *, limit_s: float = LIMIT_S
         limiter = anyio.CapacityLimiter(WORKERS)
         _limiter.set(limiter)
     async with limiter:
-        verdict: tuple[str, dict[str, Any]] | None = (_too_long(limit_s), {"path": "/"})
+        failure: tuple[str, dict[str, Any]] | None = (_too_long(limit_s), {"path": "/"})
         with anyio.move_on_after(limit_s):
             try:
-                verdict = await anyio.to_process.run_sync(_verdict, schema, payload, cancellable=True)
+                failure = await anyio.to_process.run_sync(_failure, schema, payload, cancellable=True)
             except anyio.BrokenWorkerProcess:
-                verdict = ("the payload cannot be held against its schema: the check ended its process", {})
-    if verdict is not None:
-        message, details = verdict
+                failure = (
+                    "the payload could not be checked against its schema: the check ended its process",
+                    {},
+                )
+    if failure is not None:
+        message, details = failure
         raise PayloadInvalid(message, **{"field": "payload", "value": None, **details})
 
 
 def _too_long(limit_s: float) -> str:
     return (
-        f"the payload could not be held against its JSON Schema in {limit_s:g} s: send less in one message, or "
+        f"the payload could not be checked against its JSON Schema in {limit_s:g} s: send less in one message, or "
         "simplify the schema"
     )
 
 
-def _verdict(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None:
+def _failure(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None:
     """Check a payload, in the worker process. Return None if it conforms, otherwise message and details."""
     try:
         _check(schema).check(payload)

@@ -59,7 +59,7 @@ class ConsumeStream:
         self.connected_at_ms = now_ms()
         self.heard_at_ms: int | None = self.connected_at_ms
         self.answered_at_ms: int | None = None
-        self.said_goodbye = False
+        self.left_cleanly = False
         self._reply = reply
         self._plane = plane
         self._gone = gone
@@ -126,17 +126,17 @@ class ConsumeStream:
         except ClusterError as error:
             self._fail(error)
 
-    async def _answer_in_slices(self, pump: AnyPump, request: pb.ConsumeRequest, verb: Any) -> None:
-        """Call `_answer` for many ranges, in slices. `verb` is the part of the request that has them."""
-        ranges, confirm = list(verb.ranges), getattr(verb, "confirm", 0)
+    async def _answer_in_slices(self, pump: AnyPump, request: pb.ConsumeRequest, answer: Any) -> None:
+        """Call `_answer` for many ranges, in slices. `answer` is the ack, nack or other field that has them."""
+        ranges, confirm = list(answer.ranges), getattr(answer, "confirm", 0)
         try:
             for at in range(0, len(ranges), 2 * RANGES_AT_ONCE):
                 if self.closed:
                     return
-                del verb.ranges[:]
-                verb.ranges.extend(ranges[at : at + 2 * RANGES_AT_ONCE])
+                del answer.ranges[:]
+                answer.ranges.extend(ranges[at : at + 2 * RANGES_AT_ONCE])
                 if confirm:
-                    verb.confirm = confirm if at + 2 * RANGES_AT_ONCE >= len(ranges) else 0
+                    answer.confirm = confirm if at + 2 * RANGES_AT_ONCE >= len(ranges) else 0
                 self._answer(pump, request)
                 await asyncio.sleep(0)
             self._carried_out += request.WhichOneof("kind") in SENT_AGAIN
@@ -459,7 +459,7 @@ class ConsumeStream:
         self._reply.send(pb.ConsumeResponse(end=pb.End(next_offset=offset)).SerializeToString())
 
     def _fail(self, error: ClusterError) -> None:
-        self.said_goodbye = True  # the broker ends it, so the client did not leave abruptly
+        self.left_cleanly = True  # the broker ends it, so the client did not leave abruptly
         if not self.closed:
             # The topic's next owner continues the session, so the client sends it the other answers.
             elsewhere = self._opened and isinstance(error, (NoOwner, NotOwner))
@@ -487,7 +487,7 @@ class ConsumeStream:
             self._reader.wake()
 
     def on_half_close(self) -> None:
-        self.said_goodbye = True
+        self.left_cleanly = True
         self._reply.end()
 
     def on_close(self) -> None:

@@ -49,8 +49,24 @@ class PublishStream:
     """One stream: `open`, then batches. Each is answered when it is committed."""
 
     __slots__ = (
-        "_answers_unread", "_checking", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
-        "_patient", "_plane", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed", "connected_at_ms",
+        "_answers_unread",
+        "_checking",
+        "_delayed",
+        "_gone",
+        "_half_closed",
+        "_held",
+        "_left_cleanly",
+        "_open",
+        "_pace",
+        "_plane",
+        "_receipts_may_wait",
+        "_reply",
+        "_session",
+        "_topic",
+        "_waiting",
+        "_waiting_bytes",
+        "closed",
+        "connected_at_ms",
         "published",
     )  # fmt: skip
 
@@ -62,7 +78,7 @@ class PublishStream:
         self._session: ProducerSession | None = None
         self._pace = Pace()
         self._open = False
-        self._patient = False  # receipts may wait
+        self._receipts_may_wait = False  # receipts may wait
         self._waiting = 0
         self._waiting_bytes = 0
         self._delayed: memoryview | None = None
@@ -70,7 +86,7 @@ class PublishStream:
         self._held = False
         self._checking = False  # payloads of a batch are being checked
         self._half_closed = False
-        self._goodbye = False  # the stream was ended, rather than its connection broken
+        self._left_cleanly = False  # the stream was ended, rather than its connection broken
         self._answers_unread = False  # reading is paused until the client reads its answers
         self.closed = False
         self.connected_at_ms = now_ms()
@@ -94,7 +110,7 @@ class PublishStream:
         request = pb.PublishRequest.FromString(message)
         if request.WhichOneof("kind") != "open" or self._open:
             raise InvalidArgument("a publish stream begins with one open message", field="kind", value="open")
-        self._open, self._patient = True, request.open.receipts_may_wait
+        self._open, self._receipts_may_wait = True, request.open.receipts_may_wait
         self._reply.pause_reading()
         self._plane.spawn(self._open_producer(request.open))
 
@@ -106,7 +122,7 @@ class PublishStream:
             self._plane.health.check_publish()
             mode = AccessMode.parse(request.access_mode)
             access = self._plane.access
-            await access.know_schema(request.schema_subject)
+            await access.load_schema(request.schema_subject)
             topic = await access.topic_to_write(
                 self._reply,
                 name,
@@ -299,11 +315,11 @@ class PublishStream:
         self._when_committed(topic, end, lambda error: self._answer(appended, duplicate, size, error))
 
     def _when_committed(self, topic: Topic, end: int, done: OutcomeCallback) -> None:
-        topic.when_committed(end, partial(self._later, done) if self._patient else done)
+        topic.when_committed(end, partial(self._later, done) if self._receipts_may_wait else done)
 
     @staticmethod
     def _later(done: OutcomeCallback, error: ClusterError | None) -> None:
-        """Send the receipt of a patient producer after the message was delivered, in the next turn of the loop."""
+        """Call `done` in the next turn of the loop, so that the message is delivered before its receipt is sent."""
         asyncio.get_running_loop().call_soon(done, error)
 
     def _rejected(
@@ -350,7 +366,7 @@ class PublishStream:
                 self._plane.rejected(self._topic.name, error, max(1, appended.count))
             self.refuse(error, appended.first_sequence, appended.count)
             return
-        # On stable storage by now: the batch and everything before it in its topic (`Topic.committed`).
+        # On stable storage by now: the batch and everything before it in its topic (`Topic.advance`).
         response = pb.PublishResponse()
         receipt = response.receipt  # set field by field: half the time of two constructors with keywords
         receipt.first_sequence = appended.first_sequence
@@ -358,11 +374,11 @@ class PublishStream:
         receipt.base_offset = UNKNOWN_OFFSET if appended.base_offset is None else appended.base_offset
         receipt.append_time_ms = appended.append_time_ms
         receipt.duplicate = duplicate
-        waited = self._pace.untold
+        waited = self._pace.unreported
         if waited is not None:
             receipt.throttled_ms, receipt.throttled_by = waited
-            self._pace.untold = None
-        send = self._reply.send_along if self._patient else self._reply.send
+            self._pace.unreported = None
+        send = self._reply.send_along if self._receipts_may_wait else self._reply.send
         send(response.SerializeToString())
         self._stop_reading_while_answers_wait()
         self._read_on()
@@ -400,7 +416,7 @@ class PublishStream:
 
     def end(self, error: ClusterError) -> None:
         """End the stream from the broker's side: draining, topic deleted, or another producer took over."""
-        self._goodbye = True
+        self._left_cleanly = True
         self._release()
         self._fail(error)
 
@@ -413,7 +429,7 @@ class PublishStream:
             self._read_on()
 
     def on_half_close(self) -> None:
-        self._goodbye = True
+        self._left_cleanly = True
         if self._checking or self._delayed is not None:
             self._half_closed = True
         elif self._waiting and self._topic is not None:
@@ -434,7 +450,7 @@ class PublishStream:
             self._topic.producer_detached()
             self._pace.producers(-1)
             self._topic.producer_left = ProducerLeft(
-                at_ms=now_ms(), name=self._session.name, abrupt=not self._goodbye
+                at_ms=now_ms(), name=self._session.name, abrupt=not self._left_cleanly
             )
             self._topic.gate.detach(self)
             self._session = None

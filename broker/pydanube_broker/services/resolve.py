@@ -42,7 +42,7 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
         )
     if request.create:
         # Before the creation, so that a producer with an unknown schema leaves no topic behind.
-        await access.know_schema(request.schema_subject)
+        await access.load_schema(request.schema_subject)
         access.check_schema(request.schema_subject, request.schema_version)
         partitioned, topics = await access.parts_to_write(
             COLD_CALL,

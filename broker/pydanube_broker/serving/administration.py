@@ -288,7 +288,7 @@ class Administration(ABC):
         """Restore cursors to these images. Durable on return."""
         pumps = [(part, pump) for part, pump in self._pumps(topic, subscription) if part.name in images]
         for part, pump in pumps:
-            pump.place(decode_snapshot(images[part.name]))
+            pump.restore_cursor(decode_snapshot(images[part.name]))
         await _durable([pump for _, pump in pumps])
 
     async def compare_cursors(
@@ -383,7 +383,7 @@ class Administration(ABC):
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
         """Return how many messages `set_failure_policy` would drop or dead-letter immediately. Raises as it does."""
         found = self._with_policy(topic, subscription, changes)
-        return sum(pump.leaving(policy) for _, pump, _, policy in found)
+        return sum(pump.exhausted_by(policy) for _, pump, _, policy in found)
 
     def _with_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any]

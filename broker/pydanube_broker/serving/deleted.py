@@ -18,7 +18,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class Deleted:
-    """Ends the grace of deletions. `given_up`: deletions that a full disk made final → end of the promised undo.
+    """Ends the grace of deletions. `given_up`: deletions that a full disk made final → end of the undoable undo.
 
     Args:
         several: whether other brokers keep some of them.
@@ -51,17 +51,20 @@ class Deleted:
 
     def drop(self, topic_id: TopicId) -> None:
         """Delete the stored data of a topic whose grace another broker has ended, unless it was restored."""
-        if not self._catalog.restorable.kept(topic_id) and self._catalog.index.topic_by_id(topic_id) is None:
+        if (
+            not self._catalog.restorable.keeps_data(topic_id)
+            and self._catalog.index.topic_by_id(topic_id) is None
+        ):
             self._hub.drop(topic_id)
 
     async def give_up(self) -> None:
         """Delete everything restorable that this broker keeps, to free the disk. Record which undos are lost."""
         now = now_ms()
-        before = self._catalog.restorable.promised(now)
+        before = self._catalog.restorable.undoable(now)
         # a copy of epoch 0 is of a topic that another broker still keeps
         here = frozenset(topic_id for topic_id, state in self._hub.states.items() if state.epoch)
         await self.forget(NEVER_MS, among=here if self._several else None)
-        gone = before.keys() - self._catalog.restorable.promised(now).keys()
+        gone = before.keys() - self._catalog.restorable.undoable(now).keys()
         self.given_up = {call_id: until for call_id, until in self.given_up.items() if until > now}
         self.given_up |= {call_id: before[call_id] for call_id in gone}
         if gone:

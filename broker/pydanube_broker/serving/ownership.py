@@ -81,7 +81,7 @@ class Ownership:
         self._memory = memory  # nothing outlives the process
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self._arrivals: dict[TopicId, anyio.Event] = {}  # topics with callers that wait for their next owner
-        self.waits: set[anyio.CancelScope] = set()  # scopes of waiting callers, which `look_again` cancels
+        self.waits: set[anyio.CancelScope] = set()  # scopes of waiting callers, which `recheck_waits` cancels
 
     @asynccontextmanager
     async def opened(
@@ -118,7 +118,7 @@ class Ownership:
             seen=seen,
             journal=journal,
         )
-        coordinator.member_came = self.look_again
+        coordinator.member_came = self.recheck_waits
         async with coordinator:
             self.coordinator = coordinator
             self._hub.connections = numbers_of(coordinator.membership.registration.incarnation)
@@ -136,7 +136,7 @@ class Ownership:
         return (self.owner(topic.topic_id) or self.me).broker_url
 
     def speaks_for_all(self) -> bool:
-        """Return whether this broker reports facts about the whole cluster: the leader does, or a lone broker."""
+        """Return whether this broker reports the facts of the whole cluster, as the leader and a lone broker do."""
         return not self.several or self.coordinator.leads()
 
     def url_of(self, broker_id: BrokerId) -> str:
@@ -172,7 +172,7 @@ class Ownership:
         return TopicId(topic_id) in self.coordinator.assignments and topic_id not in self.held
 
     def check_served(self, parts: Sequence[TopicRecord]) -> None:
-        """Raise `NoOwner` if one of these partitions is this broker's and not served now, so that one is missing."""
+        """Raise `NoOwner` if this broker owns one of these partitions without serving it, because an answer would lack it."""
         for record in parts if self.several else ():
             if record.topic not in self.topics and self._is_last_here(record.topic_id):
                 raise self.elsewhere(record)
@@ -199,8 +199,8 @@ class Ownership:
         ):
             await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
 
-    def look_again(self) -> None:
-        """End `waits`, so that their callers check again: a broker has registered, or this one ends."""
+    def recheck_waits(self) -> None:
+        """Cancel the scopes in `waits`, so that waiting callers check again: a broker has registered, or this one stops."""
         for scope in self.waits:
             scope.cancel()
 
@@ -313,7 +313,7 @@ class Ownership:
                                 take_in(topic)
                     else:
                         gone.add(record.topic_id)
-                        if now is None and not self._catalog.restorable.kept(record.topic_id):
+                        if now is None and not self._catalog.restorable.keeps_data(record.topic_id):
                             self.coordinator.forget(record.topic_id)
             finally:
                 for record in mine:
@@ -341,7 +341,7 @@ class Ownership:
             )
         else:
             topic = self._opened(record, place)
-            self._hub.adopt(topic)
+            self._hub.add(topic)
             if topic.in_store:
                 self.on_stored()
             self.on_level(topic)
@@ -384,7 +384,7 @@ class Ownership:
             await leaving.settled()  # messages that its deletion interrupted count as committed from here on
         topic = self._opened(record, place)
         self.held[topic_id] = topic
-        self._hub.adopt(topic)
+        self._hub.add(topic)
         topic.open_epoch()
         self._hub.detach(topic_id)
         await topic.settled()
@@ -454,7 +454,7 @@ class Ownership:
 
     def deleted(self, record: TopicRecord) -> None:
         """Release a deleted topic, and delete its data unless this broker may have to restore it."""
-        kept = self._catalog.restorable.kept(record.topic_id)
+        kept = self._catalog.restorable.keeps_data(record.topic_id)
         if not (kept and self.several):
             self.coordinator.forget(record.topic_id)
         if not kept and self.held.pop(record.topic_id, None) is not None:
@@ -489,7 +489,7 @@ async def _nothing(record: TopicRecord) -> Callable[[Topic], None]:
 
 
 def keep_cursors(topic: Topic) -> None:
-    """Keep the latest acknowledgements, too, beyond the end of the pumps."""
+    """Write all cursors to the journal and the log state, before the pumps are closed."""
     for pump in topic.subscriptions.values():
         with contextlib.suppress(ClusterError):  # a full disk must not prevent a deletion
             pump.write_cursor()

@@ -111,8 +111,8 @@ class Registry:
         self.unused = UnusedHolds(self.catalog, self.ownership)
         self.accepted = LossAccepted(hub.journal.folder)
         self.storing: Storing | None = None  # None for a broker in memory
-        # Whether an error may propose a topic to the caller. None: any topic.
-        self.seen: Callable[[TopicName], bool] | None = None
+        # Returns whether an error may propose a topic to the caller. None: it may propose any topic.
+        self.may_propose: Callable[[TopicName], bool] | None = None
         # Start offsets of topics whose oldest messages are lost, if the loss is accepted.
         self._begins: dict[int, int] = {}
 
@@ -213,7 +213,7 @@ class Registry:
         gone = self._hub.forget_unknown(
             # a topic that another broker owns now is dropped by its hand-over, not because it is missing here
             lambda topic_id: (
-                self.catalog.restorable.kept(topic_id)
+                self.catalog.restorable.keeps_data(topic_id)
                 or (self.ownership.several and index.topic_by_id(TopicId(topic_id)) is not None)
             )
         )
@@ -284,7 +284,11 @@ class Registry:
     def spelled_alike(self, name: TopicName) -> list[str]:
         """Return topics with a name similar to `name`, best first. O(log topics)."""
         close = self.catalog.index.spelled.close(name)
-        return close if self.seen is None else [each for each in close if self.seen(TopicName.parse(each))]
+        return (
+            close
+            if self.may_propose is None
+            else [each for each in close if self.may_propose(TopicName.parse(each))]
+        )
 
     def not_found(self, name: TopicName) -> ClusterError:
         """Return the error for a topic that is not served here: with its owner, or with similar names if unknown."""
@@ -430,7 +434,7 @@ class Registry:
 
         Raises:
             TopicNotFound.
-            Conflict: it was to be `held` (see `TopicCatalog.delete_topic`), and is not any more.
+            Conflict: the topic was to be `held` (see `TopicCatalog.delete_topic`), and is no longer held.
             StoreUnavailable: with outcome `unknown`, the topic accepts no messages until `resolve_unknown` reads the
                 outcome.
         """
@@ -444,7 +448,7 @@ class Registry:
         if grace is not None:
             for part in self.parts(name)[1]:
                 keep_cursors(part)
-        # Shielded: a topic that left the catalog must not be served, even if the caller stopped waiting.
+        # Shielded: a topic that was deleted from the catalog must not be served, even if the caller stopped waiting.
         with anyio.CancelScope(shield=True):
             try:
                 records += await self.catalog.delete_topic(name, grace=grace, held=held)
@@ -527,7 +531,7 @@ class Registry:
         with anyio.CancelScope(shield=True):
             try:
                 records = await self.catalog.restore_topics(call_id)
-            finally:  # restored topics are served, even if some were not restored
+            finally:  # serve the restored topics, even if others could not be restored
                 await self.open_all()
         return records
 

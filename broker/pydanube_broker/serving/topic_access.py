@@ -183,7 +183,7 @@ class Placement:
         broker, so nothing is checked during the wait.
 
         Returns:
-            False after `wait_s`, and when the caller has to check again (`Ownership.look_again`).
+            False after `wait_s`, and when the caller has to check again (`Ownership.recheck_waits`).
         """
         waits = self._registry.ownership.waits
         if not self._registry.ownership.several:
@@ -256,7 +256,7 @@ class TopicAccess:
         # The one address that clients dial instead of each broker's. None if they dial the brokers'.
         self.connect_url = None if given is None else check_advertised(given, secure=secure)
         if locks is not None:
-            registry.seen = locks.sees_topic
+            registry.may_propose = locks.sees_topic
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
         """Raise `PermissionDenied` if the action is forbidden, `Unauthenticated` if the identity is no longer valid."""
@@ -475,7 +475,7 @@ class TopicAccess:
         """Return the quotas that a caller's session on the topic counts against."""
         return self._registry.quotas.share(topic.options.topic.namespace, called.identity)
 
-    async def know_schema(self, subject: str) -> None:
+    async def load_schema(self, subject: str) -> None:
         """Read a subject that another broker may have just registered."""
         await self._registry.schemas.registry.know(subject)
 

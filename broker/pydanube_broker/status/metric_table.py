@@ -104,7 +104,7 @@ _DECLARED: Final = (
     _of(_TOPIC, _COUNTER, "danube_publish_rejected", "publishes that were refused", "topic", "code"),
     _of(_CALLS, _COUNTER, "danube_quota_felt", "waits, refusals and warnings by quotas", "account", "quota", "what"),
     _of(_TOPIC, _COUNTER, "danube_dropped_messages", "messages given up on purpose: of non-reliable topics, or beyond their time to live", "topic", "reason"),
-    _of(_TOPIC, _COUNTER, "danube_schema_validation", "messages held against their topic's schema", "topic", "policy"),
+    _of(_TOPIC, _COUNTER, "danube_schema_validation", "messages checked against their topic's schema", "topic", "policy"),
     _of(_TOPIC, _COUNTER, "danube_schema_validation_failures", "those that did not fit", "topic", "reason"),
     _of(_SUBSCRIPTION, _GAUGE, "danube_subscription_lag_messages", "messages not acknowledged", "topic", "subscription"),
     _of(

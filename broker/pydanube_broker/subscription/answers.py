@@ -246,14 +246,14 @@ class Answers:
                     self._window.take(flight, own, now_ms)
         if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
             consumer.refresh_at_ms = now_ms + refresh_every_ms(consumer.ack_timeout_ms)
-            self._heard_of(consumer, now_ms)
-            return self._aside.heard_of(consumer, now_ms)
+            self._extend_reporting(consumer, now_ms)
+            return self._aside.reported(consumer, now_ms)
         return []
 
-    def _heard_of(self, consumer: Consumer, now_ms: int) -> None:
+    def _extend_reporting(self, consumer: Consumer, now_ms: int) -> None:
         """Extend messages that a live, reporting consumer has not taken, or may keep longer. O(in flight)."""
         if consumer.standing is not Standing.ANSWERING:
-            return  # a report is not enough: it has to take its message
+            return  # its reports do not count until its application takes a message
         deadline_ms = now_ms + consumer.ack_timeout_ms
         for chunk in self._window.chunks:
             for flight in tuple(chunk.flights):

@@ -1,4 +1,4 @@
-"""Messages of the window as masks of its chunks: thousands of short ranges, as key-shared consumers wait for.
+"""Messages of the window as bit masks of its chunks, for plans of key-shared with thousands of short ranges.
 
 A `ChunkMasks` is a sequence of ranges, which are computed only on access. The shell and the core use the masks: a
 few operations per chunk instead of several per message.

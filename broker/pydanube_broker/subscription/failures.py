@@ -42,7 +42,7 @@ class Failures:
         chunk: Chunk,
         mask: int,
         now_ms: int,
-        asked_ms: int,
+        requested_ms: int,
         reason: str,
         random: float,
         *,
@@ -55,7 +55,7 @@ class Failures:
             if self.policy.exhausted(failures):
                 self.poison(chunk, part, deliveries, reason)
                 continue
-            delay = self.policy.delay_ms(failures, asked_ms=asked_ms, random=random)
+            delay = self.policy.delay_ms(failures, requested_ms=requested_ms, random=random)
             if delay and not at_once:
                 self._window.wait(chunk, part, now_ms + delay, reason)
             else:
@@ -141,7 +141,7 @@ class Failures:
             again = self._window.poison(poison.chunk, mask, poison.reason, poison.deliveries, blocked=False)
             again.attempts = attempts
             again.terminated = poison.terminated
-            delay = self.policy.delay_ms(attempts, asked_ms=0, random=self.random())
+            delay = self.policy.delay_ms(attempts, requested_ms=0, random=self.random())
             self._window.timers.set(now_ms + delay, again)
 
     def _dying(self, ranges: Sequence[Range]) -> list[tuple[Poison, int]]:
@@ -152,7 +152,7 @@ class Failures:
             if not poison.blocked and poison.mask & mask
         ]
 
-    def leaving(self, policy: FailurePolicy) -> int:
+    def exhausted_by(self, policy: FailurePolicy) -> int:
         """Return how many exhausted messages would be dropped or dead-lettered under a policy."""
         if policy.poison_policy is PoisonPolicy.BLOCK:
             return 0
@@ -208,7 +208,7 @@ class Failures:
                     for part, deliveries, _ in self._window.count_return(timer.chunk, mask, failed=False):
                         delay = 0
                         if not silent.get(timer.consumer, True):  # no other consumer can take it
-                            delay = self.policy.delay_ms(deliveries, asked_ms=0, random=0.0)
+                            delay = self.policy.delay_ms(deliveries, requested_ms=0, random=0.0)
                         if delay:
                             self._window.wait(timer.chunk, part, now_ms + delay, ACK_TIMEOUT)
                         else:

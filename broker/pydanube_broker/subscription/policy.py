@@ -71,15 +71,15 @@ class FailurePolicy:
             case _:
                 assert_never(self.backoff_strategy)
 
-    def delay_ms(self, failures: int, *, asked_ms: int, random: float) -> int:
+    def delay_ms(self, failures: int, *, requested_ms: int, random: float) -> int:
         """Return the delay until the next delivery.
 
         Args:
             failures: how often the message has failed, including this time.
-            asked_ms: the delay that the nack requested, 0 for none.
+            requested_ms: the delay that the nack requested, 0 for none.
             random: uniform in [0, 1). One number for all messages of an event, so that they keep their order.
         """
-        delay = min(max(self.policy_delay_ms(failures), asked_ms), self.max_redelivery_delay_ms)
+        delay = min(max(self.policy_delay_ms(failures), requested_ms), self.max_redelivery_delay_ms)
         return min(delay + int(delay * self.jitter * random), self.max_redelivery_delay_ms)
 
     def exhausted(self, failures: int) -> bool:

@@ -35,14 +35,14 @@ class ReservedPlaces:
                 slots.own_in_flight(self._window)
 
     def hand_over(self, subscription_id: int, now_ms: int) -> Handover | None:
-        """Return the state that the topic's next owner needs beside the cursor, and end.
+        """Return the state that the topic's next owner needs beside the cursor. Nothing else is called afterwards.
 
-        Messages of consumers for which the next owner keeps no place count as delivered.
+        Messages of consumers for which the next owner reserves no place count as delivered.
         """
         keyed = self._members.slots is not None
         for consumer in tuple(self._members.consumers):
             if not (consumer.reports or consumer.single or consumer.absent or keyed):
-                # Its client cannot continue a session, and its stream is not carried on.
+                # Its client cannot continue a session, and its stream ends here.
                 self._members.leave(consumer.consumer_id)
         members = self._members
         handover = handover_of(

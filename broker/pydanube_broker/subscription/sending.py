@@ -18,7 +18,7 @@ from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, 
 from pydanube_broker.subscription.routes.key_slots import UNROUTED, KeySlots, pack_slots
 from pydanube_broker.subscription.routes.spreading import (
     MAX_ROUTED,
-    NOBODY,
+    NO_MEMBER,
     affordable,
     bytes_by_member,
     head_of,
@@ -43,10 +43,7 @@ HELD_MESSAGES: Final = 16_384
 
 
 def _came_back_from(consumer: Consumer, chunk: Chunk, bit: int) -> bool:
-    """Return whether other consumers come first for a message.
-
-    They do if it came back from this consumer, or this one does not answer.
-    """
+    """Return whether other consumers are preferred for a message: this one gave it back, or does not answer."""
     on_trial = consumer.standing is not Standing.ANSWERING
     return on_trial or bool(chunk.not_first.get(consumer.consumer_id, 0) & bit)
 
@@ -201,8 +198,8 @@ class Sending:
             return SLICE_MESSAGES
         window = self.window
         unseen = window.unread_state.limit(window.next, self.end) - window.next
-        there = window.ready + min(unseen, window.room(self._span))
-        fair = -(-(there + takers.in_flight) // count)
+        available = window.ready + min(unseen, window.room(self._span))
+        fair = -(-(available + takers.in_flight) // count)
         # A consumer that holds plenty gets no small slice, because a slice costs more than its messages.
         least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
         return min(SLICE_MESSAGES, max(least, fair - consumer.in_flight))
@@ -336,17 +333,17 @@ class Sending:
                 self.members.slots, plan, ranges, next_offset, now_ms, slots, keys, sizes
             )
         consumers = self._takers(messages)
-        who, turn = round_robin(consumers, messages, sizes)
-        if len(who) < messages:
-            ranges = head_of(ranges, len(who))
+        assigned, turn = round_robin(consumers, messages, sizes)
+        if len(assigned) < messages:
+            ranges = head_of(ranges, len(assigned))
             next_offset = ranges[-1][1] if ranges else plan.start
         placed = window.place(ranges, next_offset)
         selections = [
-            self._launch(plan, placed, who, index, indices_for(who, index), consumer, sizes, now_ms)
+            self._launch(plan, placed, assigned, index, indices_for(assigned, index), consumer, sizes, now_ms)
             for index, consumer in enumerate(consumers)
-            if index in who
+            if index in assigned
         ]
-        if who:
+        if assigned:
             self._turn = consumers[turn].rank - 1  # the next one is that consumer
         return selections
 
@@ -366,21 +363,21 @@ class Sending:
             self._learn_keys(table, plan, ranges, next_offset, keys)
             return []
         packed = pack_slots(slots)
-        who = table.route(packed, keys)
+        assigned = table.route(packed, keys)
         queues = not table.filtered and plan.delivery_count == 1
-        member_bytes = bytes_by_member(who, sizes)
+        member_bytes = bytes_by_member(assigned, sizes)
         chosen: list[tuple[Consumer, MutableSequence[int], int]] = []
         for consumer in self.members.consumers:
-            if consumer.slot_index not in who:
+            if consumer.slot_index not in assigned:
                 continue
-            indices = indices_of(who, consumer.slot_index)
+            indices = indices_of(assigned, consumer.slot_index)
             together = None if member_bytes is None else member_bytes[consumer.slot_index]
             # A queue is sent as a whole, but a consumer of single messages is sent one of each slot.
             may_queue = queues and not consumer.single
             fitting = 0 if table.queues.has(consumer) else affordable(consumer, indices, sizes, together)
             if not may_queue:
                 for index in indices[fitting:]:
-                    who[index] = NOBODY
+                    assigned[index] = NO_MEMBER
                 del indices[fitting:]
             if indices:
                 chosen.append((consumer, indices, fitting))
@@ -396,11 +393,11 @@ class Sending:
                     None if member_bytes is None or not queues or consumer.single else member_bytes[member]
                 )
                 selections.append(
-                    self._launch(plan, placed, who, member, indices, consumer, sizes, now_ms, together)
+                    self._launch(plan, placed, assigned, member, indices, consumer, sizes, now_ms, together)
                 )
                 continue
             left = fitting
-            for chunk, mask in masks_for(placed, who, member):
+            for chunk, mask in masks_for(placed, assigned, member):
                 first = head_of_mask(mask, left) if left else 0
                 left -= first.bit_count()
                 if first:
@@ -411,11 +408,11 @@ class Sending:
                 selections.append(self._selected(plan, consumer, indices[:fitting], sizes))
         for chunk, mask, member in queued:
             window.queue(chunk, mask, member)
-        if NOBODY in who:
-            for chunk, mask in masks_for(placed, who, NOBODY):
+        if NO_MEMBER in assigned:
+            for chunk, mask in masks_for(placed, assigned, NO_MEMBER):
                 window.make_ready(chunk, mask)
-        if UNROUTED in who:
-            for chunk, mask in masks_for(placed, who, UNROUTED):
+        if UNROUTED in assigned:
+            for chunk, mask in masks_for(placed, assigned, UNROUTED):
                 self.unrouted += mask.bit_count()
                 window.close(chunk, mask)
             window.raise_floor()
@@ -438,14 +435,14 @@ class Sending:
                 learn_keys([(chunk, mask)], keys[at : at + mask.bit_count()])
                 at += mask.bit_count()
         self._close_missing(plan, ranges, next_offset)
-        table.look_at_all()
+        table.recheck_all()
         self.window.version += 1
 
     def _launch(
         self,
         plan: Plan,
         placed: list[tuple[Chunk, int]],
-        who: bytearray,
+        assigned: bytearray,
         index: int,
         indices: Sequence[int],
         consumer: Consumer,
@@ -453,7 +450,7 @@ class Sending:
         now_ms: int,
         size_bytes: int | None = None,
     ) -> Selection:
-        for chunk, mask in masks_for(placed, who, index):
+        for chunk, mask in masks_for(placed, assigned, index):
             self.window.launch(chunk, mask, consumer, now_ms)
         return self._selected(plan, consumer, indices, sizes, size_bytes)
 

@@ -61,10 +61,10 @@ class SettingAside:
                 effects += self._set_aside(consumer, now_ms)
         return effects
 
-    def heard_of(self, consumer: Consumer, now_ms: int) -> list[Effect]:
-        """Note a sign of life. Set the consumer aside if its application takes nothing.
+    def reported(self, consumer: Consumer, now_ms: int) -> list[Effect]:
+        """Process a report of a consumer. Set it aside if its application took nothing for an ack timeout.
 
-        O(in flight) if it took nothing for long.
+        O(in flight) in that case.
         """
         if self._type not in (SubscriptionType.KEY_SHARED, SubscriptionType.FAILOVER):
             return []  # shared: the messages in its buffer are recalled

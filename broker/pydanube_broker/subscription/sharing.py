@@ -58,7 +58,7 @@ def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall
             if flight.consumer is holder and not flight.taken:
                 mask |= flight.mask & sent
         if members.slots is not None:
-            mask = members.slots.moved(chunk, mask)
+            mask = members.slots.draining(chunk, mask)
         count = mask.bit_count()
         if count > wanted:
             mask ^= head_of_mask(mask, count - wanted)

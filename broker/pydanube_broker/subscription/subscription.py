@@ -80,15 +80,24 @@ from pydanube_broker.subscription.window import Reopened, Window
 
 # Messages between floor and next: several times the SDK's usual credit, and 8 KiB as one bitmap.
 DEFAULT_SPAN_MESSAGES: Final = 65_536
-# Consumers for which the next look for a recall waits 1 ms. Smaller subscriptions are looked at each time.
-LOOKED_AT_PER_MS: Final = 64
+# After a check for a recall, the next one waits 1 ms for each 64 consumers.
+CHECKED_PER_MS: Final = 64
 
 
 class Subscription:
     """One subscription of one topic. The module's docstring has the contract."""
 
     __slots__ = (
-        "_aside", "_look_ms", "_type", "answers", "failures", "look_skipped", "members", "places", "sending", "window",
+        "_aside",
+        "_next_recall_ms",
+        "_type",
+        "answers",
+        "failures",
+        "members",
+        "places",
+        "recall_deferred",
+        "sending",
+        "window",
     )  # fmt: skip
 
     def __init__(
@@ -138,8 +147,8 @@ class Subscription:
         self._aside = SettingAside(type, self.members, self.window)
         self.failures = Failures(self.window, policy or FailurePolicy(), random, self._aside)
         self.answers = Answers(window, members, self._aside, self.failures)
-        self.look_skipped = False  # a recall may be due at `_look_ms`
-        self._look_ms = 0
+        self.recall_deferred = False  # the next check for a recall is due at `_next_recall_ms`
+        self._next_recall_ms = 0
         self.places = ReservedPlaces(self.members, self.window, self._aside)
 
     @classmethod
@@ -167,7 +176,7 @@ class Subscription:
         return self.members.slots is not None and self.members.slots.filtered
 
     def members_of(self, slots: array[int]) -> bytearray | None:
-        """Key-shared without filters: return the member of each slot, one byte each. A hint (`KeySlots`)."""
+        """Key-shared without filters: return the member of each slot, one byte each. A hint, see `KeySlots.members_of`."""
         return None if self.members.slots is None else self.members.slots.members_of(slots)
 
     def is_active(self, consumer_id: int) -> bool:
@@ -189,7 +198,7 @@ class Subscription:
     def next_deadline_ms(self) -> int | None:
         """Return the next time at which `tick` has something to do, None if there is none."""
         due, trial, until = self.window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms
-        look = self._look_ms if self.look_skipped else None
+        look = self._next_recall_ms if self.recall_deferred else None
         if trial is None and until is None and look is None:
             return due
         return min((time for time in (due, trial, until, look) if time is not None), default=None)
@@ -249,16 +258,16 @@ class Subscription:
         Shared and key-shared only. Call it when `next_plan` returns None. Each consumer is recalled at most
         once per 100 ms, so polling is cheap.
         """
-        self.look_skipped = now_ms < self._look_ms
-        if self.look_skipped:
+        self.recall_deferred = now_ms < self._next_recall_ms
+        if self.recall_deferred:
             return None
-        # A look costs about a third of a microsecond for each consumer: at most 2 % of the time.
-        self._look_ms = now_ms + len(self.members.consumers) // LOOKED_AT_PER_MS
+        # A check costs about a third of a microsecond for each consumer, so at most 2 % of the time.
+        self._next_recall_ms = now_ms + len(self.members.consumers) // CHECKED_PER_MS
         return next_recall(self._type, self.members, now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Process due timers: expire deliveries, make retries ready, submit dead letters again. O(due)."""
-        self.look_skipped = self.look_skipped and now_ms < self._look_ms
+        self.recall_deferred = self.recall_deferred and now_ms < self._next_recall_ms
         return self.places.due(now_ms) + self.failures.tick(now_ms)
 
     # -- moving the cursor -----------------------------------------------------------------------------------
@@ -368,25 +377,25 @@ class Subscription:
         return self.window.snapshot()
 
     def changes(self) -> CursorDelta | None:
-        """Return the changes since the last `kept`, for the journal. None if there are none.
+        """Return the changes since the last `changes_written`, for the journal. None if there are none.
 
-        Applied to the snapshot of that time, they give the present snapshot. `kept` is a call of its own
+        Applied to the snapshot of that time, they give the present snapshot. `changes_written` is a call of its own
         because the journal may have no room for the record.
         """
         window = self.window
         if window.unsaved is None:
             return None
         if window.unsaved.whole:
-            all_of_it = window.snapshot()
+            whole = window.snapshot()
             return CursorDelta(
-                generation=all_of_it.generation,
-                floor=all_of_it.floor,
-                acknowledged=all_of_it.acknowledged,
-                attempts=all_of_it.attempts,
+                generation=whole.generation,
+                floor=whole.floor,
+                acknowledged=whole.acknowledged,
+                attempts=whole.attempts,
             )
         return window.unsaved.delta(window.generation, window.floor)
 
-    def kept(self) -> None:
+    def changes_written(self) -> None:
         """Note that the last `changes` were appended to the journal."""
         if self.window.unsaved is not None:
             self.window.unsaved.saved(self.window.floor)

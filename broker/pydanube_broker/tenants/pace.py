@@ -17,11 +17,11 @@ class Pace:
         go_on: called when the debt is paid.
     """
 
-    __slots__ = ("_go_on", "_share", "_topic", "slowed", "untold")
+    __slots__ = ("_go_on", "_share", "_topic", "slowed", "unreported")
 
     def __init__(self, share: Share | None = None, topic: str = "", go_on: Callable[[], None] = lambda: None):
         self.slowed = False
-        self.untold: Waited | None = None  # the last wait, until it is reported to the client
+        self.unreported: Waited | None = None  # the last wait, until it is reported to the client
         self._share = share
         self._topic = topic
         self._go_on = go_on
@@ -48,7 +48,7 @@ class Pace:
 
     def _wait(self, waited: Waited | None) -> None:
         if waited is not None and not self.slowed:
-            self.slowed, self.untold = True, waited
+            self.slowed, self.unreported = True, waited
             asyncio.get_running_loop().call_later(waited.wait_ms / 1000, self._paid)
 
     def _paid(self) -> None:

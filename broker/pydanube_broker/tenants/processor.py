@@ -1,9 +1,9 @@
-"""Processor time that calls of one principal may take from the loop, over all its calls.
+"""The budget of processor time that one principal may take from the loop, over all its calls.
 
-A single call has bounds of its own. Many calls below those bounds would still delay all other callers, so each
+A single call has limits of its own. Many calls below those limits would still delay all other callers, so each
 principal, or each address if authorization is off, has a budget. Only steps that hold the loop for `LONG_STEP_S` or
-more count, because short steps alternate with others' work anyway. A principal in debt waits before its next call
-begins, and nothing is refused. The operator at the broker's own socket has no budget.
+more count, because short steps alternate with the work of others. A principal in debt waits before its next call begins.
+No call is refused. The operator at the broker's own socket has no budget.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Handler = Callable[[bytes], Awaitable[bytes]]
 
 LONG_STEP_S: Final = 0.01
-#: Microseconds per second that long steps of one principal may take, and its burst. The other half is for others.
+#: Microseconds per second that the long steps of one principal may take, also the burst. Half of the loop stays for others.
 BUDGET_US: Final = 500_000
 MOST_ACCOUNTS: Final = 10_000  # beyond this number, those without debt are forgotten
 
@@ -51,7 +51,7 @@ class ProcessorAccount:
         return self._bucket.wait_ms(1, monotonic_ms()) / 1000
 
     async def room(self) -> None:
-        """Wait until the debt is paid. Callers that waited together begin one after another, each if there is no new debt."""
+        """Wait until there is no debt. Of callers that wait together, each begins when the one before left no debt."""
         while wait_s := self.wait_s:
             self.waited += 1
             if self.waited == 1:  # once: the account may stay in debt for hours

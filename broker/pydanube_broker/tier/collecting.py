@@ -1,10 +1,10 @@
 """Delete objects: retired ones after their grace period, orphans, and all of a deleted topic.
 
-Only the topic's owner deletes, while it holds the store (`owned_store`), and only objects that are in no catalog and
-provably of no use: this start wrote the object, or the catalog had it before, or listed objects that exist cover all
-its offsets. An object that is newer than the catalog is none of these, and stays. When an object leaves the topic, the
-catalog changes first. When the topic itself is deleted, the catalog changes last: a head without a topic marks objects
-still to delete, which the next start finds after a crash.
+Only the topic's owner deletes objects, while it holds the store (`owned_store`). It deletes an object only if the catalog
+does not list it, and if one of three facts proves that it is not needed: this start of the broker wrote it, the catalog
+listed it before, or other listed objects cover all its offsets. None of the three is true of an object that is newer than
+the catalog. When an object leaves the topic, the catalog is changed first. When the topic is deleted, the catalog is
+changed last. Until then its head without a topic marks objects to delete, also for the next start after a crash.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Collector:
         return deleted
 
     def _rested_ms(self, topic_id: int, group: Resting) -> int:
-        """Return how long objects have been retired, at least. Steps of the wall clock must not end the grace period."""
+        """Return for how many milliseconds, at least, objects have been retired. Unaffected by steps of the wall clock."""
         now = self._clock.now_ms()
         if group.since.boot and group.since.boot == boot_id():
             return now - group.since.boot_ms
@@ -76,7 +76,7 @@ class Collector:
     async def _delete(self, topic: Topic, names: Sequence[str]) -> tuple[list[str], ClusterError | None]:
         """Delete objects of a topic's folder. Return the deleted ones, and the first error.
 
-        The order is random, so that a few that cannot be deleted do not block the others.
+        The order is random, so that objects that cannot be deleted do not block the others.
         """
         folder = self._parts.folders[topic.topic_id]
         gone: list[str] = []
@@ -89,18 +89,21 @@ class Collector:
 
     async def _delete_keys(self, keys: list[str]) -> tuple[list[str], ClusterError | None]:
         self._parts.hold.check()
-        said, _ = await self._parts.child.call("delete", {"keys": keys})
-        self.deleted += len(said["deleted"])
-        return said["deleted"], None if said["error"] is None else ClusterError.from_dict(said["error"])
+        answer, _ = await self._parts.child.call("delete", {"keys": keys})
+        self.deleted += len(answer["deleted"])
+        return answer["deleted"], None if answer["error"] is None else ClusterError.from_dict(answer["error"])
 
     async def orphans(self, topic: Topic, *, grace_ms: int) -> list[dict[str, Any]]:
-        """Return objects in the topic's folder that do not belong to it: {key, bytes, modified_ms}, retired ones after `grace_ms`."""
+        """Return the objects in the topic's folder that may be deleted: {key, bytes, modified_ms}.
+
+        These are orphans and retired objects, each first seen or retired at least `grace_ms` ago.
+        """
         await self._flusher.claim(topic)
         self.young.discard(topic.topic_id)
         folder = self._parts.folders[topic.topic_id]
-        said, _ = await self._parts.child.call("list", {"folder": folder})
-        there = {fact["key"].rpartition("/")[2]: fact["bytes"] for fact in said["objects"]}
-        # In this order: an object committed since the listing is in the catalog by now.
+        answer, _ = await self._parts.child.call("list", {"folder": folder})
+        there = {fact["key"].rpartition("/")[2]: fact["bytes"] for fact in answer["objects"]}
+        # The catalog is read after the listing, so that it has the objects that were committed in the meantime.
         under_way = {*self._flusher.in_flight.values(), *self._flusher.merging}
         entries = [entry async for entry in self._parts.catalog.entries(topic.topic_id)]
         listed = {entry.name for entry in entries}
@@ -113,7 +116,7 @@ class Collector:
             for name in group.names
         }
         found = []
-        for fact in said["objects"]:
+        for fact in answer["objects"]:
             name = ObjectName.parse(fact["key"])
             if name is None or fact["key"] in under_way:
                 continue
@@ -129,12 +132,12 @@ class Collector:
         return found
 
     def _seen_ms(self, topic_id: int, name: str) -> int:
-        """Return how long ago something was first seen."""
+        """Return how many milliseconds ago an object or group was first seen."""
         now = self._clock.now_ms()
         return now - self._first_seen.setdefault((topic_id, name), now)
 
     def _written_here(self, name: ObjectName) -> bool:
-        """Return whether this start of the broker wrote an object: if the catalog does not list it, it never counted."""
+        """Return whether this start of the broker wrote an object. If it did and the catalog lacks it, it never counted."""
         return name.random.startswith(self._parts.hold.life)
 
     async def collect(
@@ -153,14 +156,14 @@ class Collector:
                 self._first_seen.pop((topic.topic_id, name), None)
             if work is not None:
                 work.done += len(deleted)
-        # Remove records of objects that are gone: deleted by hand, here, or by a start that died before recording it
+        # Remove the records of retired objects that are gone: deleted here, by hand, or by a start that then crashed
         await self.delete_retired(topic, grace_ms=grace_ms)
         if failed is not None:
             raise failed
         return gone
 
     def busy(self, topic_id: int) -> bool:
-        """Return whether an object of the topic is being written: it would outlive a deletion."""
+        """Return whether an object of the topic is being written. A deletion now would miss it."""
         folder = self._parts.folders.get(topic_id)
         return topic_id in self._flusher.in_flight or any(
             folder is not None and key.startswith(f"{folder}/") for key in self._flusher.merging
@@ -174,8 +177,8 @@ class Collector:
         folder = held.head.folder
         # A folder holds one topic id: all objects in it were written for this topic.
         assert folder.endswith(f"/{topic_id}"), f"{folder} is not the folder of topic {topic_id} alone"
-        said, _ = await self._parts.child.call("list", {"folder": folder})
-        keys = [fact["key"] for fact in said["objects"]]
+        answer, _ = await self._parts.child.call("list", {"folder": folder})
+        keys = [fact["key"] for fact in answer["objects"]]
         failed = None
         for part in _cut(random.sample(keys, len(keys))):
             _, error = await self._delete_keys(part)

@@ -65,7 +65,7 @@ class _Deleted:
             return None
         return TopicNotFound(f"topic {self.name} was deleted", field="topic", value=self.name)
 
-    def adopt_tiered(self, offset: int) -> None:
+    def raise_tiered_offset(self, offset: int) -> None:
         self.state.tiered_offset = max(self.state.tiered_offset, offset)
 
 

@@ -200,7 +200,7 @@ class Flusher:
                 topic.topic_id, start_offset=topic.start_offset, epoch=epoch
             )
         self._parts.folders[topic.topic_id] = held.head.folder
-        topic.adopt_tiered(held.head.tiered_offset)
+        topic.raise_tiered_offset(held.head.tiered_offset)
         self._claimed[topic.topic_id] = epoch
 
     async def _flush(self, topic: Topic, *, urgent: bool) -> bool:
@@ -299,7 +299,7 @@ class Flusher:
             raise
         reached(TierStep.COMMITTED)
         # From here on the object holds the messages: catalog and object are on stable storage, read back and compared.
-        topic.adopt_tiered(flight.end)
+        topic.raise_tiered_offset(flight.end)
         self._flushed[topic.topic_id] = flight.before
         self.objects += 1
         self.bytes_in += size

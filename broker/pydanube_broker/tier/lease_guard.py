@@ -40,9 +40,9 @@ class LeaseGuard:
         self._membership = membership
         self._record = record
         self._confirmed = confirmed
-        hub.holds = self.holds
+        hub.needs_store = self.needs_store
 
-    def holds(self) -> bool:
+    def needs_store(self) -> bool:
         """Return whether records have to be in the chain before they count as safe."""
         is_confirmed = self._confirmed is self._membership.registration and self._confirmed.is_held
         return not is_confirmed or self._membership.is_overdue
@@ -61,7 +61,7 @@ class LeaseGuard:
                     continue
                 self._confirmed = registration
                 log.info("acknowledges_from_disk_again")
-                self._hub.look_again()
+                self._hub.notify_pending()
             await registration.lost.wait()
             log.warning("acknowledges_only_stored_records")
             await self._membership.renewed_after(registration)

@@ -196,7 +196,7 @@ class Tier:
                     self.tending.topic_deleted(topic_id)
             else:
                 state = topic.state
-                topic.adopt_tiered(head.tiered_offset)
+                topic.raise_tiered_offset(head.tiered_offset)
                 state.start_offset = max(state.start_offset, head.start_offset)
                 if state.next_offset < head.tiered_offset:
                     # This is not the journal that was tiered: the next offset must not be in the tier already.

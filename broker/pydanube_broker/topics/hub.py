@@ -50,10 +50,10 @@ class Hub:
         # The same of system topics, which are never taken over: the disk is always sufficient
         self._own: deque[tuple[int, Topic]] = deque()
         self._durable = self._stored = 0
-        # Whether a start fails without the chain. Otherwise it could lose messages that only the store has
+        # Whether a record in the store counts as safe. It does once no start can succeed without the chain
         self.stores: Callable[[], bool] = lambda: False
-        # Whether the disk is not sufficient now, because other brokers may be taking topics over (`tier.lease_guard`)
-        self.holds: Callable[[], bool] = lambda: False
+        # Whether records must also be in the store, because other brokers may be taking topics over (`tier.lease_guard`)
+        self.needs_store: Callable[[], bool] = lambda: False
 
     # -- JournalOwner ----------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Hub:
     def durable(self, lsn: int) -> None:
         self._durable = lsn
         _reach(self._own, lsn)
-        self.look_again()
+        self.notify_pending()
 
     def stored(self, lsn: int) -> None:
         """Notify topics that wait for the object store: it has everything below `lsn`."""
@@ -80,19 +80,19 @@ class Hub:
             self._stored = lsn
             if self.stores():
                 _reach(self._unstored, lsn)
-            self.look_again()
+            self.notify_pending()
 
     def await_store(self, lsn: int) -> None:
         """Have stored topics wait for the object store: a start without it has recovered everything below `lsn`."""
         for topic in self.topics.values():
             if topic.in_store:
                 topic.await_store(lsn)
-        self.stored(self._stored)  # it may have come since
+        self.stored(self._stored)  # the store may have caught up in the meantime
 
-    def look_again(self) -> None:
-        """Notify topics that wait for the disk, or while `holds` for the object store too."""
+    def notify_pending(self) -> None:
+        """Notify topics that wait for the disk, or while `needs_store` for the object store too."""
         if self._pending:
-            _reach(self._pending, min(self._durable, self._stored) if self.holds() else self._durable)
+            _reach(self._pending, min(self._durable, self._stored) if self.needs_store() else self._durable)
 
     def fenced(self, error: Fenced) -> None:
         """Stop acknowledging and end: another process has the journal's chain."""
@@ -131,7 +131,7 @@ class Hub:
         other.extend(under_way)
         topic.in_store, topic.durability = in_store, "stored" if in_store else "fsynced"
         topic.changes.note(topic.name)
-        self.look_again()
+        self.notify_pending()
 
     async def settled(self) -> None:
         """Wait until everything that topics have appended so far is safe. Raises the error that prevents it."""
@@ -139,7 +139,7 @@ class Hub:
         for topic in dict.fromkeys(topic for _, topic in waiting):
             await topic.settled()
 
-    def adopt(self, topic: Topic) -> None:
+    def add(self, topic: Topic) -> None:
         self.states[topic.topic_id] = topic.state
         self.topics[topic.topic_id] = topic
 
@@ -172,17 +172,17 @@ class Hub:
         return gone
 
     def detach(self, topic_id: int) -> None:
-        """Keep the state and batches of a deleted topic that can be restored, for the one that adopts them."""
+        """Stop serving a topic. Its state and batches stay, so that it can be restored or opened again."""
         topic = self.topics.pop(topic_id, None)
         if topic is None or topic.position <= topic.safe:
             return
 
-        def told(error: ClusterError | None) -> None:
+        def safe(error: ClusterError | None) -> None:
             if error is None:
                 self.leaving.pop(topic_id, None)
 
         self.leaving[topic_id] = topic
-        topic.when_safe(topic.position, told)
+        topic.when_safe(topic.position, safe)
 
     def drop(self, topic_id: int) -> None:
         """Note the deletion of a topic in the journal, and forget where its batches are."""

@@ -133,5 +133,5 @@ async def append_durably(
     appended, _ = topic.append(data, part, limited=checked, system=system)
     assert appended.base_offset is not None, "it is no duplicate: it has no producer's id"
     base = appended.base_offset
-    await outcome_of(lambda told: topic.when_committed(base + appended.count, told))
+    await outcome_of(lambda done: topic.when_committed(base + appended.count, done))
     return base

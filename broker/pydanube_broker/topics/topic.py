@@ -105,12 +105,12 @@ def now_ms() -> int:
 
 
 def earliest_ms() -> int:
-    """Return the broker's clock, or that of a witness which is behind it. For deletions by age."""
+    """Return the earliest time by the broker's clock and its witnesses, in milliseconds since 1970. For deletions by age."""
     return CLOCK.earliest_ms()
 
 
 class Topic:
-    """See the module. Single user: the loop."""
+    """See the module. Used by the event loop only."""
 
     stores: ClassVar[bool] = True  # messages can be read after their delivery
 
@@ -144,7 +144,7 @@ class Topic:
         # Checks published messages. None: no check, and no cost
         self.schema: SchemaGuard | None = None
         self.commit = state.next_offset
-        # In the journal: behind the newest record since the start. Recovered records are safe
+        # Journal address behind the newest record written since the start. Recovered records are safe already
         self.position = 0
         self.safe = 0  # records up to here are as durable as promised
         self.awaited = 0  # the object store has to have the journal up to here (`await_store`)
@@ -231,7 +231,7 @@ class Topic:
         self._appended(lsn)
         if end == self.commit + 1:
             for pump in self.subscriptions.values():
-                pump.comes()
+                pump.build_ahead()
         self.changes.note(self.name)
         noted = state.producers.appended(
             part.producer_id, part.producer_epoch, part.first_sequence, count, base, time_ms
@@ -378,10 +378,10 @@ class Topic:
 
     async def settled(self) -> None:
         """Wait until everything appended so far is as durable as promised. Raises the error that prevents it."""
-        await outcome_of(lambda told: self.when_safe(self.position, told))
+        await outcome_of(lambda done: self.when_safe(self.position, done))
 
     async def ended(self) -> None:
-        """Wait until nothing is under way. If the journal has failed, take uncommitted records back."""
+        """Wait until all records are safe. If the journal has failed, drop the uncommitted ones instead."""
         state = self.state
         try:
             self.open_epoch()  # so that a topic that never had a record has one to hand over
@@ -410,7 +410,7 @@ class Topic:
         opening = self.state.producers.prepare(name, _new_token(), exclusive=exclusive)
         try:
             position = self.append_record(RecordKind.SESSION, encode_session_body(opening))
-            await outcome_of(lambda told: self.when_safe(position, told))
+            await outcome_of(lambda done: self.when_safe(position, done))
         except ClusterError:
             self.state.producers.give_up(opening)
             raise
@@ -485,8 +485,8 @@ class Topic:
         self.changes.note(self.name)
         assert self.readers >= 0, "more readers have gone than had come"
 
-    def adopt_tiered(self, offset: int) -> None:
-        """Note that messages below an offset are in the cold tier. The tiered offset never falls."""
+    def raise_tiered_offset(self, offset: int) -> None:
+        """Record that all messages below an offset are in the cold tier. A lower offset is ignored."""
         self.state.tiered_offset = max(self.state.tiered_offset, offset)
         self.changes.note(self.name)
 
@@ -497,13 +497,13 @@ class Topic:
     # -- commit ----------------------------------------------------------------------------------------------
 
     def recovered(self) -> None:
-        """Bring the topic up to date: the journal has begun, and everything recovered is durable."""
+        """Commit all recovered messages. Called after `Journal.begin`, which makes them durable."""
         self.commit = self.state.next_offset
 
     def await_store(self, lsn: int) -> None:
-        """Until the object store has everything below `lsn`, commit only messages certainly committed by an earlier start.
+        """Until the object store has everything below `lsn`, commit only messages that an earlier start had committed.
 
-        These are in objects, or were delivered.
+        These are the messages in objects, and those that were delivered.
         """
         state = self.state
         known = max(state.tiered_offset, state.start_offset)
@@ -524,7 +524,7 @@ class Topic:
     def advance(self, held: int) -> None:
         """Advance the safe position and the commit offset, and notify listeners and waiters.
 
-        `held`: address below which the journal is on the disk, or for a stored topic in the object store.
+        `held`: the address below which the journal is on disk, or for a stored topic in the object store.
         """
         safe = self.safe = safe_position(safe=self.safe, local_durable=held)
         before, unsafe, waiters = self.commit, self._unsafe, self._waiters

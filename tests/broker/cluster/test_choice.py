@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.owner_choice import CLEARLY, FLOORS, Candidate, choose_owner, told_load
+from pydanube_broker.cluster.owner_choice import CLEARLY, FLOORS, Candidate, choose_owner, rounded_load
 from pydanube_core.balance import Resource
 
 LOADS = st.dictionaries(st.sampled_from(sorted(FLOORS)), st.floats(0, 1e9), max_size=3)
@@ -88,5 +88,7 @@ def test_a_busy_broker_gets_fewer_and_the_quiet_one_not_all(seed: int) -> None:
 
 
 def test_what_is_told_is_little_and_seldom_another() -> None:
-    assert told_load({Resource.CPU: 0.04, Resource.NETWORK_IN: 1.0}) == {}
-    assert told_load({Resource.CPU: 0.1234}) == told_load({Resource.CPU: 0.1249}) == {Resource.CPU: 0.12}
+    assert rounded_load({Resource.CPU: 0.04, Resource.NETWORK_IN: 1.0}) == {}
+    assert (
+        rounded_load({Resource.CPU: 0.1234}) == rounded_load({Resource.CPU: 0.1249}) == {Resource.CPU: 0.12}
+    )

@@ -71,7 +71,7 @@ async def test_who_sees_a_topic_gone_knows_that_it_is_kept_and_its_return_brings
 
         def removed(key: str) -> None:
             if key == keys.topic_key(T):
-                seen.append((other.index.find_topic(T) is None, other.restorable.kept(made.topic_id)))
+                seen.append((other.index.find_topic(T) is None, other.restorable.keeps_data(made.topic_id)))
 
         other.records.on_key = removed
         await catalog.delete_topic(T, grace=GRACE)
@@ -81,7 +81,7 @@ async def test_who_sees_a_topic_gone_knows_that_it_is_kept_and_its_return_brings
         await caught_up(catalog, other)
         assert other.index.topic(T).topic_id == made.topic_id
         assert [one.name for one in other.index.subscriptions(made.topic_id)] == ["s"]
-        assert not other.restorable.kept(made.topic_id)
+        assert not other.restorable.keeps_data(made.topic_id)
 
 
 async def test_a_catalog_that_fell_behind_the_kept_history_reads_everything_again(clock: ManualClock) -> None:

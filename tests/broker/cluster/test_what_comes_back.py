@@ -228,7 +228,7 @@ async def test_of_what_a_sweep_has_begun_to_forget_no_half_comes_back(what: str,
                 )
                 assert there(catalog) == (PARTS, PARTS)
                 continue
-            assert catalog.restorable.promised(0) == {}
+            assert catalog.restorable.undoable(0) == {}
             with pytest.raises(TopicNotFound if what == "topic" else SubscriptionNotFound):
                 await (
                     catalog.restore_topics("c1")

@@ -93,7 +93,7 @@ async def test_a_topic_is_one_record_with_its_partitions_ids() -> None:
         before = store.transactions
         assert await catalog.delete_topic(CLICKS, grace=GRACE) == parts
         assert store.transactions == before + 1
-        assert all(catalog.restorable.kept(part.topic_id) for part in parts)
+        assert all(catalog.restorable.keeps_data(part.topic_id) for part in parts)
         assert [part.topic_id for part in await catalog.restore_topics("c1")] == [p.topic_id for p in parts]
         assert store.transactions == before + 2
 
@@ -341,7 +341,7 @@ async def test_a_kill_at_every_write_of_the_step_leaves_metadata_with_which_the_
                 )
                 assert catalog.index.find_topic(TopicName.parse("plain")) is not None
             assert await left_in(store, keys.TOPICS) == [keys.topic_key(TopicName.parse("plain"))]
-            assert not await left_in(store, keys.TOPIC_TOMBSTONES, keys.VERDICTS)
+            assert not await left_in(store, keys.TOPIC_TOMBSTONES, keys.DELETION_DECISIONS)
             assert len(await after.restore_topics("gone")) == len(await after.restore_topics("dying")) == 3
             with pytest.raises(TopicNotFound):
                 await after.restore_topics("returning")

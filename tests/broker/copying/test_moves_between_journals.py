@@ -169,7 +169,7 @@ class Half:
             limits=Limits(),
             epoch=assignment.epoch,
         )
-        self.hub.adopt(topic)
+        self.hub.add(topic)
         self.held.pop(assignment.topic_id, None)
         self.topics[assignment.topic_id] = topic
 
@@ -193,7 +193,7 @@ class Half:
     async def topic(self, assignment: Assignment) -> Topic:
         return self.topics.get(assignment.topic_id) or self.held[assignment.topic_id]
 
-    async def keep_rest(self, topic_id: TopicId) -> None:
+    async def save_unmoved(self, topic_id: TopicId) -> None:
         """No broker is taken over here."""
 
     def gone(self, topic_id: TopicId) -> None:
@@ -413,7 +413,7 @@ async def test_a_release_is_not_repeated_if_another_broker_takes_the_place_of_th
             calls.append(topic_id)
             source.hub.journal.refuse(Unavailable("fenced", retry_after_ms=1))
 
-        monkeypatch.setattr(source, "keep_rest", refused)
+        monkeypatch.setattr(source, "save_unmoved", refused)
         await two.move(TWO)
         await two.served_by(TWO)
         while two.topic_id in source.mover.participants:
@@ -433,7 +433,7 @@ async def test_a_release_that_fails_again_and_again_is_logged_once(
             if len(calls) < 4:
                 raise Unavailable("the store is away", retry_after_ms=1)
 
-        monkeypatch.setattr(source, "keep_rest", away)
+        monkeypatch.setattr(source, "save_unmoved", away)
         await two.move(TWO)
         await two.served_by(TWO)
         await until(lambda: two.topic_id not in source.hub.states)

@@ -50,7 +50,7 @@ def test_an_answer_that_arrived_while_the_loop_was_held_up_is_read_before_its_de
             loop.add_reader(ack, lambda: (ack.recv(1), seen.append("answered")))
             loop.add_reader(other, read_long)
             late = Noted(seen, ticked)  # held here: the timer holds nothing
-            deadlines.want(late, deadlines.now_ms() + 5)
+            deadlines.schedule(late, deadlines.now_ms() + 5)
             others_end.send(b"o")
             await ticked.wait()
             loop.remove_reader(ack)

@@ -24,9 +24,9 @@ from pydanube_broker.moves.move import (
     leaders_change,
     open_topic,
     ready,
-    settle,
     take_away,
     transaction,
+    with_epoch,
 )
 from pydanube_core.errors import Conflict, DiskFull
 from pydanube_core.names import TopicName
@@ -52,7 +52,7 @@ MOVING = begin(SERVING, NOW, TWO, at_ms=1).after
 READY = ready(MOVING, NOW, LIFE).after
 COUNTER = EpochCounter(epoch=Epoch(8), guards=(ModRevision(keys.epoch_key(SERVING.topic), Revision(31)),))
 WITNESSES = Witnesses(folder="g", start_offset=2, member=Revision(60), counter=COUNTER)
-ARRIVED = settle(arrive(READY, NOW, LIFE), WITNESSES).after
+ARRIVED = with_epoch(arrive(READY, NOW, LIFE), WITNESSES).after
 SEALED = take_away(READY, NOW, TWO, at_ms=9).after
 ASSIGNED = assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(4)).after
 OPENED = open_topic(ASSIGNED, NOW, LIFE).after
@@ -137,7 +137,7 @@ def test_the_end_of_a_move_is_guarded_by_all_that_it_stands_on(there: bool) -> N
     head = CatalogHead(epoch=3, folder="f", start_offset=0, tiered_offset=5, objects=2)
     found = Committed(head=head, revision=Revision(40)) if there else None
     witnesses = replace(WITNESSES, head=found)
-    change = settle(arrive(READY, NOW, LIFE), witnesses)
+    change = with_epoch(arrive(READY, NOW, LIFE), witnesses)
     writes, guards = transaction(change, witnesses)
     at = head_key(READY.topic_id)
     assert guards == [

@@ -42,7 +42,7 @@ THIRD = [b"third-%d" % n for n in range(5)]
 @pytest.fixture(autouse=True)
 def says_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No minute is over in a test, on the slowest machine."""
-    monkeypatch.setattr(moves, "SAY_S", 3600.0)
+    monkeypatch.setattr(moves, "REPORT_S", 3600.0)
     monkeypatch.setattr(moves, "LEASE_MS", 300)  # until a new leader takes over
 
 

@@ -147,7 +147,7 @@ async def test_waiting_look_up_waits_until_a_lost_owner_or_the_next_one_is_regis
         nonlocal is_lost
         await until(lambda: asked.registry.ownership.waits)
         is_lost = False
-        asked.registry.ownership.look_again()
+        asked.registry.ownership.recheck_waits()
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:

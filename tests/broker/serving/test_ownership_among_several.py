@@ -90,7 +90,7 @@ def test_a_deleted_topic_loses_its_data_only_if_it_cannot_be_restored_and_its_ow
 ) -> None:
     forgotten: list[int] = []
     dropped: list[int] = []
-    catalog: Any = SimpleNamespace(restorable=SimpleNamespace(kept=lambda topic_id: kept))
+    catalog: Any = SimpleNamespace(restorable=SimpleNamespace(keeps_data=lambda topic_id: kept))
     hub: Any = SimpleNamespace(drop=dropped.append)
     nothing: Any = None
     ownership = Ownership(catalog, nothing, nothing, hub, nothing, memory=True, several=several)

@@ -16,7 +16,7 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Election, ElectionState
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.owner_choice import told_load
+from pydanube_broker.cluster.owner_choice import rounded_load
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
 from pydanube_broker.settings.sections import Settings
@@ -98,7 +98,7 @@ async def test_partitions_are_even_over_zones_and_others_hear_who_is_busy(
         shown = {each.broker_id: each.zone for each in await cluster.brokers[2].port.members()}
         assert shown == {str(b.data_dir.broker_id): zones[f"broker-{n}"] for n, b in cluster.brokers.items()}
         busy = cluster.brokers[1].registry.ownership.coordinator
-        await busy.membership.tell_load(told_load({"network_in": 1e9, "network_out": 0.0, "cpu": 0.9}))
+        await busy.membership.report_load(rounded_load({"network_in": 1e9, "network_out": 0.0, "cpu": 0.9}))
         busy_id = BrokerId(int(cluster.brokers[1].data_dir.broker_id))
         coordinator = cluster.brokers[2].registry.ownership.coordinator
         await until(lambda: coordinator.members[busy_id].load == {"network_in": 1e9, "cpu": 0.9})

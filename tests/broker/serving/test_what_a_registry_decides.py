@@ -590,7 +590,7 @@ def test_a_topic_is_opened_with_its_link_its_epoch_and_the_durability_of_its_ass
         ),
         "schemas": SimpleNamespace(guard_of=lambda record: "guard"),
         "policies": SimpleNamespace(limits_of=lambda record: "limits"),
-        "hub": SimpleNamespace(take_state=lambda topic_id: None, adopt=lambda topic: told.append("hub")),
+        "hub": SimpleNamespace(take_state=lambda topic_id: None, add=lambda topic: told.append("hub")),
         "engine": None,
     }
     ownership = Ownership(**parts, memory=memory)
@@ -776,7 +776,7 @@ async def test_a_topic_that_is_deleted_while_it_is_opened_is_not_served_and_has_
         "catalog": SimpleNamespace(
             index=SimpleNamespace(topic_by_id=lambda topic_id: None),
             subscriptions=SimpleNamespace(as_siblings=as_siblings),
-            restorable=SimpleNamespace(kept=lambda topic_id: kept),
+            restorable=SimpleNamespace(keeps_data=lambda topic_id: kept),
         ),
         "schemas": None,
         "policies": None,

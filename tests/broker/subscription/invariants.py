@@ -29,7 +29,7 @@ def check(subscription: Subscription) -> None:
 def take_changes(subscription: Subscription) -> CursorDelta | None:
     """Return what changed since the call before, as it is appended to the journal; None if nothing did."""
     delta = subscription.changes()
-    subscription.kept()
+    subscription.changes_written()
     return delta
 
 
@@ -80,7 +80,7 @@ def check_slots(table: KeySlots, window: Window) -> None:
             waiting |= mask
             for slot in slots_of(chunk, mask):
                 assert table._owner[slot] == member
-                assert not table._stuck(slot)
+                assert not table._is_stopped(slot)
         for slot in slots_of(chunk, chunk.ready ^ waiting):
             held[slot] = held.get(slot, 0) + 1
         stopping = [p.mask for p in chunk.poisons if p.blocked]
@@ -106,7 +106,7 @@ def check_slots(table: KeySlots, window: Window) -> None:
                 unanswered[slot] = unanswered.get(slot, 0) + 1
     assert unanswered == table.unanswered
     for slot, index in table._route.items():
-        assert not table._stuck(slot)
+        assert not table._is_stopped(slot)
         assert table._owner[slot] == index
     counts = [0] * len(table._members)
     for index in table._owner.values():

@@ -6,7 +6,7 @@ from array import array
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription.routes.spreading import LARGE_PART, NOBODY, RouteTable
+from pydanube_broker.subscription.routes.spreading import LARGE_PART, NO_MEMBER, RouteTable
 
 SLOT = st.integers(0, 65_535)
 STEP = st.one_of(
@@ -33,6 +33,8 @@ def test_a_table_answers_as_a_dictionary_would(steps: list[tuple[str, int, int]]
                 expected.clear()
             case _:
                 slots = array("H", ([*expected, b] * (a + 1))[:a])
-                assert table.look_up(slots) == bytearray(expected.get(s, NOBODY) for s in slots)
+                assert table.look_up(slots) == bytearray(expected.get(s, NO_MEMBER) for s in slots)
         assert table.items() == sorted(expected.items())
-        assert table.get(a if kind != "look_up" else b) == expected.get(a if kind != "look_up" else b, NOBODY)
+        assert table.get(a if kind != "look_up" else b) == expected.get(
+            a if kind != "look_up" else b, NO_MEMBER
+        )

@@ -246,7 +246,7 @@ def test_a_nacked_message_returns_after_its_delay_with_its_count() -> None:
 
 def test_back_off_doubles_up_to_its_bound_and_never_comes_early() -> None:
     policy = FailurePolicy(jitter=0.5, max_redelivery_count=100, max_redelivery_delay_ms=10_000)
-    assert [policy.delay_ms(n, asked_ms=0, random=0.0) for n in range(1, 7)] == [
+    assert [policy.delay_ms(n, requested_ms=0, random=0.0) for n in range(1, 7)] == [
         1000,
         2000,
         4000,
@@ -254,11 +254,11 @@ def test_back_off_doubles_up_to_its_bound_and_never_comes_early() -> None:
         10000,
         10000,
     ]
-    assert policy.delay_ms(2, asked_ms=0, random=0.999) in range(2990, 3000)
-    assert policy.delay_ms(1, asked_ms=99_000, random=0.9) == 10_000
+    assert policy.delay_ms(2, requested_ms=0, random=0.999) in range(2990, 3000)
+    assert policy.delay_ms(1, requested_ms=99_000, random=0.9) == 10_000
     fixed = FailurePolicy(jitter=0.0, backoff_strategy=Backoff.FIXED)
-    assert [fixed.delay_ms(n, asked_ms=0, random=0.5) for n in (1, 2, 9)] == [1000, 1000, 1000]
-    assert FailurePolicy(jitter=0.0).delay_ms(10_000, asked_ms=0, random=0.5) == 60_000
+    assert [fixed.delay_ms(n, requested_ms=0, random=0.5) for n in (1, 2, 9)] == [1000, 1000, 1000]
+    assert FailurePolicy(jitter=0.0).delay_ms(10_000, requested_ms=0, random=0.5) == 60_000
 
 
 def test_an_ack_timeout_brings_the_message_again_and_extend_puts_it_off() -> None:

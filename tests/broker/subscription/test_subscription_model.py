@@ -263,7 +263,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.take_back(consumer_id)
 
     def fail(
-        self, offset: int, *, asked_ms: int = 0, terminated: bool = False, at_once: bool = False
+        self, offset: int, *, requested_ms: int = 0, terminated: bool = False, at_once: bool = False
     ) -> str | None:
         """The message failed: its new state, and what effect that must have."""
         if not terminated:
@@ -278,7 +278,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if terminated or self.failures[offset] > self.policy.max_redelivery_count:
             return self.exhaust(offset)
         base = self.policy.base_redelivery_delay_ms * 2 ** (self.failures[offset] - 1)
-        delay = min(max(base, asked_ms), self.policy.max_redelivery_delay_ms)
+        delay = min(max(base, requested_ms), self.policy.max_redelivery_delay_ms)
         if delay and not at_once:
             self.waiting[offset] = self.now + delay
         else:
@@ -641,7 +641,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.answers(consumer_id)
         expected: dict[str, set[int]] = {}
         for offset in self.held(consumer_id, ranges):
-            outcome = self.fail(offset, asked_ms=asked, terminated=terminate)
+            outcome = self.fail(offset, requested_ms=asked, terminated=terminate)
             if outcome is not None:
                 expected.setdefault(outcome, set()).add(offset)
         self.check_effects(effects, expected)

@@ -91,7 +91,7 @@ class SlowTopic:
         self.tiered_offset = 0
         self.producers = SimpleNamespace(sessions=list)
 
-    def adopt_tiered(self, offset: int) -> None:
+    def raise_tiered_offset(self, offset: int) -> None:
         self.tiered_offset = max(self.tiered_offset, offset)
 
     @property

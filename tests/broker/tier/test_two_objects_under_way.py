@@ -115,7 +115,7 @@ async def _bench(messages: int) -> AsyncIterator[Bench]:
             tiered_offset=0, needed_offset=0, stored_bytes=messages, producers=SimpleNamespace(sessions=list),
         ),
     )  # fmt: skip
-    topic.adopt_tiered = lambda offset: setattr(topic.state, "tiered_offset", offset)
+    topic.raise_tiered_offset = lambda offset: setattr(topic.state, "tiered_offset", offset)
     async with MemoryStore() as metadata:
         catalog, child = ObjectCatalog(metadata, wall_ms=now_ms), HandChild()
         parts = TierParts(

@@ -18,7 +18,7 @@ def a_topic(hub: Hub, *, messages: int) -> Topic:
     topic = Topic(
         "/default/t", state, hub, options=None, limits=Limits.of(), epoch=Epoch(1), durability="stored"
     )
-    hub.adopt(topic)
+    hub.add(topic)
     return topic
 
 

@@ -33,7 +33,7 @@ V = TypeVar("V", TopicTombstone, SubscriptionTombstone)
 class Restorable:
     """Deleted topics and subscriptions by id: `topics`, with partitions of `parents`, and `subscriptions`.
 
-    `tables` are filled by `Records`. `verdicts`: by the call id of a deletion whether it is restored, or deleted for good.
+    `tables` are filled by `Records`. `decisions`: call id of a deletion → True if it is restored, False if it is final.
     """
 
     def __init__(self, index: RegistryIndex, quarantine: Quarantine) -> None:
@@ -44,18 +44,18 @@ class Restorable:
             keys.SUBSCRIPTION_TOMBSTONES, _subscription_of, changed=self._put_subscription
         )
         self.topic_table = Table(keys.TOPIC_TOMBSTONES, _topic_of, changed=self._put_topic)
-        self._verdict_table = Table(keys.VERDICTS, _verdict_of, changed=self._put_verdict)
+        self._decision_table = Table(keys.DELETION_DECISIONS, _decision_of, changed=self._put_decision)
         self.tables: Sequence[Table[Any]] = (
             self._parent_table,
             self._subscription_table,
             self.topic_table,
-            self._verdict_table,
+            self._decision_table,
         )
         self.topics: dict[TopicId, TopicTombstone] = {}
         self.parents: dict[TopicId, ParentTombstone] = {}
         self.subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
-        self.verdicts: dict[str, bool] = {}
-        # Partitions of tombstones that are gone, until they are passed on
+        self.decisions: dict[str, bool] = {}
+        # Partitions whose parent's tombstone was deleted. `RegistryRecords` notifies its listener of them
         self.gone_parts: set[TopicId] = set()
         self._in_wholes: set[int] = set()  # partitions that the tombstone of a whole topic names
 
@@ -64,7 +64,7 @@ class Restorable:
     def _put_topic(self, key: str, before: TopicTombstone | None, after: TopicTombstone | None) -> None:
         topic_id = TopicId(keys.number_in_key(key))
         if topic_id in self._in_wholes:
-            return  # left of a conversion to format 2
+            return  # a partition's own tombstone, which a conversion to format 2 has not deleted yet
         if after is None:
             self.topics.pop(topic_id, None)
             return
@@ -96,12 +96,14 @@ class Restorable:
         else:
             self.subscriptions[subscription_id] = after
 
-    def _put_verdict(self, key: str, before: DeletionDecision | None, after: DeletionDecision | None) -> None:
-        call_id = keys.call_of_verdict(key)
+    def _put_decision(
+        self, key: str, before: DeletionDecision | None, after: DeletionDecision | None
+    ) -> None:
+        call_id = keys.call_of_decision(key)
         if after is None:
-            self.verdicts.pop(call_id, None)
+            self.decisions.pop(call_id, None)
         else:
-            self.verdicts[call_id] = after.comes_back
+            self.decisions[call_id] = after.comes_back
 
     # -- looking up ----------------------------------------------------------------------------------------------
 
@@ -109,12 +111,12 @@ class Restorable:
         """Return whether the tombstone of a whole topic names a partition."""
         return topic_id in self._in_wholes
 
-    def lies_there(self, key: str) -> Guard:
-        """Return the guard that a tombstone is unchanged."""
+    def unchanged(self, key: str) -> Guard:
+        """Return a guard that fails if a tombstone has changed."""
         table = next(table for table in self.tables if key in table.range)
         return ModRevision(key, table.revision(key) or Revision(0))
 
-    def kept(self, topic_id: int) -> bool:
+    def keeps_data(self, topic_id: int) -> bool:
         """Return whether a missing topic's data is kept: it can be restored, or unreadable metadata may belong to it."""
         return (
             topic_id in self.topics
@@ -133,14 +135,14 @@ class Restorable:
             or self._quarantine.any_in(keys.subscription_tombstones_range(owner))
         )
 
-    def promised(self, now_ms: int) -> dict[str, int]:
-        """Return the deletions that can be undone: call id → until when."""
+    def undoable(self, now_ms: int) -> dict[str, int]:
+        """Return the deletions that can be undone: call id → end of the grace, in milliseconds since 1970."""
         kept: list[TopicTombstone | SubscriptionTombstone] = [*self.topics.values()]
         kept += self.subscriptions.values()
         return {
             each.call_id: each.until_ms
             for each in kept
-            if each.until_ms > now_ms and self.verdicts.get(each.call_id) is not False
+            if each.until_ms > now_ms and self.decisions.get(each.call_id) is not False
         }
 
     def stranded(self) -> list[TopicTombstone]:
@@ -167,12 +169,12 @@ class Restorable:
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
         """Raise `Conflict` for a new subscription with the name of one that is being restored."""
-        if self.verdicts and any(
-            (one.topic_id, one.spec.name) == (topic_id, subscription) and self.verdicts.get(one.call_id)
+        if self.decisions and any(
+            (one.topic_id, one.spec.name) == (topic_id, subscription) and self.decisions.get(one.call_id)
             for one in self.subscriptions.values()
         ):
             raise Conflict(
-                f"subscription {subscription} is coming back: try again",
+                f"subscription {subscription} is being restored: try again",
                 subscription=subscription,
                 retry_after_ms=500,
             )
@@ -191,12 +193,12 @@ class Restorable:
             key=keys.topic_tombstone_key(topic_id),
         )
 
-    def over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
+    def expired(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
         """Return the items whose grace has ended, by time or by a decision."""
         return [
             (key, one)
             for key, one in restorable.items()
-            if one.until_ms <= now_ms or self.verdicts.get(one.call_id) is False
+            if one.until_ms <= now_ms or self.decisions.get(one.call_id) is False
         ]
 
 
@@ -212,7 +214,7 @@ def _subscription_of(item: KeyValue) -> SubscriptionTombstone:
     return SubscriptionTombstone.from_json(item.value, key=item.key)
 
 
-def _verdict_of(item: KeyValue) -> DeletionDecision:
+def _decision_of(item: KeyValue) -> DeletionDecision:
     return DeletionDecision.from_json(item.value, key=item.key)
 
 

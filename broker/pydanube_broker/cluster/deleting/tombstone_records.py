@@ -46,7 +46,7 @@ class SubscriptionTombstone(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionDecision(JsonRecord):
-    """The decision about everything that one deletion took: restore it, or delete it for good."""
+    """The decision about everything that one call deleted: restore it, or delete it for good."""
 
     comes_back: bool
 

@@ -3,14 +3,14 @@
 Deleting with a tombstone moves the record: out of the registry and into `/tombstones/` in one transaction, and back
 in one transaction. The keys and data of a topic's id (its subscriptions' records, its assignment, its log in its owner's
 journal, its objects and their catalog) stay in place, and the topic comes back with its id, at the broker that has the
-log. When the grace is over, the tombstone is deleted first, then the data. A crash in between leaves data without a
-record, and the next start drops them as those of any deleted topic.
+log. When the grace is over, the tombstone is deleted first, then the data. After a crash in between, the next start drops
+the data, as it does for every topic without a record.
 
-A subscription of a partitioned topic has a tombstone for each partition. Its restoration takes several transactions, and
-so does forgetting it. Each is decided first: a `DeletionDecision` by the deletion's `call_id`, written once. `TopicCatalog.resume`
-continues a restoration, the sweep continues to forget. Every transaction that deletes a tombstone is guarded by its
-revision. One that ends a grace without a verdict is guarded by the absence of one. So a deletion comes back whole, or is
-gone.
+A subscription of a partitioned topic has a tombstone for each partition, so its restoration takes several transactions.
+So does forgetting it. The decision for one of the two is a `DeletionDecision` under the deletion's `call_id`, written once,
+before the first of these transactions. `TopicCatalog.resume` continues an interrupted restoration, and the sweep continues
+to forget. A transaction that deletes a tombstone is guarded by the tombstone's revision. One that ends a grace without a
+decision is also guarded by the absence of a decision. So a deletion is restored completely, or not at all.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Tombstones:
     async def shorten(self, until_ms: int) -> None:
         """End every grace period by `until_ms` at the latest.
 
-        A later end was written by a clock that ran ahead. The records of a deleted topic keep all later records in the
-        journal.
+        A clock that ran ahead may have written a later end. Until the grace of a topic ends, its records keep all later
+        records in the journal.
         """
         found = self._restorable
         for topic_id, topic in list(found.topics.items()):
@@ -74,10 +74,10 @@ class Tombstones:
         """Write a tombstone again, unless it was restored or forgotten."""
         with contextlib.suppress(GuardFailed):
             await self._records.transact(
-                [Put(key, tombstone.to_json())], guards=[self._restorable.lies_there(key)]
+                [Put(key, tombstone.to_json())], guards=[self._restorable.unchanged(key)]
             )
 
-    # -- verdicts ------------------------------------------------------------------------------------------------
+    # -- decisions ------------------------------------------------------------------------------------------------
 
     async def _decide(self, call_id: str, key: str, *, comes_back: bool) -> bool:
         """Record whether a deletion is restored. Return whether this decision is the one in effect.
@@ -87,37 +87,37 @@ class Tombstones:
         """
 
         async def decide(change: Change) -> None:
-            if call_id not in self._restorable.verdicts:
-                change.absent(keys.verdict_key(call_id))
-                change.guard(self._restorable.lies_there(key))
-                change.put(keys.verdict_key(call_id), DeletionDecision(comes_back=comes_back))
+            if call_id not in self._restorable.decisions:
+                change.absent(keys.decision_key(call_id))
+                change.guard(self._restorable.unchanged(key))
+                change.put(keys.decision_key(call_id), DeletionDecision(comes_back=comes_back))
 
         try:
             await self._records.change(decide, attempts=1)
         except GuardFailed as error:
             await self._records.refresh(error.guard.key)
-        return self._restorable.verdicts.get(call_id) is comes_back
+        return self._restorable.decisions.get(call_id) is comes_back
 
     @contextlib.asynccontextmanager
-    async def coming_back(self, call_id: str, key: str, kind: type[ClusterError]) -> AsyncIterator[None]:
+    async def restoring(self, call_id: str, key: str, kind: type[ClusterError]) -> AsyncIterator[None]:
         """Context in which a deletion is restored. Raises `kind` if it can no longer be."""
         if not await self._decide(call_id, key, comes_back=True):
-            mark, quarantine = keys.verdict_key(call_id), self._records.quarantine
+            mark, quarantine = keys.decision_key(call_id), self._records.quarantine
             raise quarantine.error(mark) if mark in quarantine.found else not_kept(kind, call_id)
         try:
             yield
         except Retryable:
-            raise  # it goes on with the next try, or with the next start
+            raise  # the next attempt, or the next start of a broker, continues
         except ClusterError:
-            await self.carried_out(call_id)
+            await self.drop_decision(call_id)
             raise
         else:
-            await self.carried_out(call_id)
+            await self.drop_decision(call_id)
 
-    async def carried_out(self, call_id: str) -> None:
-        """Delete the verdict about a deletion."""
-        with contextlib.suppress(Retryable):  # the next start, or sweep, takes it away
-            await self._records.transact([Delete(keys.verdict_key(call_id))])
+    async def drop_decision(self, call_id: str) -> None:
+        """Delete the decision about a deletion, which was carried out."""
+        with contextlib.suppress(Retryable):  # the next start, or sweep, deletes it
+            await self._records.transact([Delete(keys.decision_key(call_id))])
 
     async def forget(self, writes: list[Write], key: str, call_id: str, *, several: bool) -> bool:
         """Delete a tombstone for good. Return False if it was or is being restored.
@@ -125,9 +125,9 @@ class Tombstones:
         Args:
             several: whether its deletion has other tombstones.
         """
-        guards = [self._restorable.lies_there(key)]
+        guards = [self._restorable.unchanged(key)]
         if not several:
-            guards.append(Absent(keys.verdict_key(call_id)))
+            guards.append(Absent(keys.decision_key(call_id)))
         elif not await self._decide(call_id, key, comes_back=False):
             return False
         try:
@@ -136,12 +136,12 @@ class Tombstones:
             return False
         return True
 
-    async def drop_verdicts(self) -> None:
+    async def drop_decisions(self) -> None:
         """Delete the decisions that were carried out."""
         left = {each.call_id for each in self._restorable.topics.values()}
         left |= {each.call_id for each in self._restorable.subscriptions.values()}
-        for call_id in self._restorable.verdicts.keys() - left:
-            await self.carried_out(call_id)
+        for call_id in self._restorable.decisions.keys() - left:
+            await self.drop_decision(call_id)
 
     # -- topics --------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Tombstones:
                 raise not_kept(TopicNotFound, call_id)
             tombstone, name = found[0], TopicName.parse(found[0].name)
             key = keys.topic_tombstone_key(TopicId(tombstone.topic_id))
-            change.guard(self._restorable.lies_there(key))
+            change.guard(self._restorable.unchanged(key))
             change.guard(self._records.namespace_is(name.namespace))
             for taken in (keys.topic_key(name), keys.partitioned_key(name)):
                 change.require(Absent(taken), name_reused(tombstone.name))
@@ -202,11 +202,13 @@ class Tombstones:
             among: only of these topics.
         """
         gone: list[TopicId] = []
-        for topic_id, tombstone in self._restorable.over(self._restorable.topics, now_ms):
+        for topic_id, tombstone in self._restorable.expired(self._restorable.topics, now_ms):
             if tombstone.parent_id is not None or (among is not None and topic_id not in among):
                 continue
             key = keys.topic_tombstone_key(topic_id)
-            if await self.forget([Delete(key), *left_of(topic_id)], key, tombstone.call_id, several=False):
+            if await self.forget(
+                [Delete(key), *deletions_of(topic_id)], key, tombstone.call_id, several=False
+            ):
                 gone.append(topic_id)
         return gone
 
@@ -254,7 +256,7 @@ class Tombstones:
         first = keys.subscription_tombstone_key(
             TopicId(mine[0].topic_id), SubscriptionId(mine[0].subscription_id)
         )
-        async with self.coming_back(call_id, first, SubscriptionNotFound):
+        async with self.restoring(call_id, first, SubscriptionNotFound):
             return [await self._restore_subscription(one) for one in mine]
 
     async def _restore_subscription(self, tombstone: SubscriptionTombstone) -> SubscriptionRecord:
@@ -266,7 +268,7 @@ class Tombstones:
             topic = self._records.topic_by_id(topic_id)
             if number not in self._restorable.subscriptions:
                 raise not_kept(SubscriptionNotFound, tombstone.call_id)
-            change.guard(self._restorable.lies_there(tombstone_key))
+            change.guard(self._restorable.unchanged(tombstone_key))
             change.guard(self._records.as_known(topic))
             change.require(Absent(key), subscription_reused(tombstone))
             change.put(key, replace(tombstone.spec, identity=number))
@@ -285,7 +287,7 @@ class Tombstones:
             among: only those of these topics.
         """
         gone: list[tuple[TopicId, SubscriptionId]] = []
-        for number, tombstone in self._restorable.over(self._restorable.subscriptions, now_ms):
+        for number, tombstone in self._restorable.expired(self._restorable.subscriptions, now_ms):
             topic_id = TopicId(tombstone.topic_id)
             if among is not None and topic_id not in among:
                 continue
@@ -296,12 +298,12 @@ class Tombstones:
             partition = TopicName.parse(tombstone.topic).partition
             if await self.forget(writes, key, tombstone.call_id, several=partition is not None):
                 gone.append((topic_id, number))
-        await self.drop_verdicts()
+        await self.drop_decisions()
         return gone
 
 
-def left_of(topic_id: TopicId) -> list[Write]:
-    """Return the deletions of all keys that hang on a topic's id."""
+def deletions_of(topic_id: TopicId) -> list[Write]:
+    """Return the deletions of all keys under a topic's id."""
     return [
         DeleteRange(keys.subscriptions_range(topic_id)),
         DeleteRange(keys.subscription_tombstones_range(topic_id)),

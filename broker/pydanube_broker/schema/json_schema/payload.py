@@ -31,7 +31,7 @@ class JsonPayload:
             OverflowError,
         ) as error:  # nesting or a number beyond the library's
             raise PayloadInvalid(
-                f"the payload cannot be held against its schema: {str(error)[:160]}",
+                f"the payload cannot be checked against its schema: {str(error)[:160]}",
                 field="payload",
                 value=None,
                 path="/",

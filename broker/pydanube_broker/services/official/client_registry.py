@@ -93,7 +93,7 @@ class ClientRegistry:
             topic_id = TopicId(int(item.key.split("/")[2]))
             if topic_id in by_id:
                 table.put(item, self._quarantine)
-            elif catalog.index.topic_by_id(topic_id) is None and not catalog.restorable.kept(topic_id):
+            elif catalog.index.topic_by_id(topic_id) is None and not catalog.restorable.keeps_data(topic_id):
                 stale.append(item.key)  # otherwise it belongs to another broker's topic
         for client in table:
             self._put(by_id[client.topic_id], client)

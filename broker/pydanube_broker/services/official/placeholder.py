@@ -38,8 +38,15 @@ class Placeholder:
     """A `ConsumerLink` that receives nothing."""
 
     __slots__ = (
-        "_known", "_pump", "answered_at_ms", "connected_at_ms", "consumer_id", "heard_at_ms", "name",
-        "said_goodbye", "until_s",
+        "_known",
+        "_pump",
+        "answered_at_ms",
+        "connected_at_ms",
+        "consumer_id",
+        "heard_at_ms",
+        "left_cleanly",
+        "name",
+        "until_s",
     )  # fmt: skip
 
     def __init__(self, known: KnownConsumer, pump: AnyPump, until_s: float | None) -> None:
@@ -56,7 +63,7 @@ class Placeholder:
         self.connected_at_ms = now_ms()
         self.heard_at_ms: int | None = None
         self.answered_at_ms: int | None = None
-        self.said_goodbye = True
+        self.left_cleanly = True
         self.until_s = until_s
         self._known = known
         self._pump = pump

@@ -57,7 +57,7 @@ class ProducerService:
         strategy = enum_value(STRATEGIES, request.dispatch_strategy, field="dispatch_strategy")
         schema = request.schema_ref if request.HasField("schema_ref") and request.schema_ref.subject else None
         if schema is not None:
-            await self._plane.access.know_schema(schema.subject)
+            await self._plane.access.load_schema(schema.subject)
         with self._clients.foreign_ids.noting(producer_id(str(name), request.producer_name), name):
             topic = await self._plane.access.topic_to_write(
                 COLD_CALL,

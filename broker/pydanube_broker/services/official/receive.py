@@ -79,7 +79,7 @@ class ReceiveStream:
         self.heard_at_ms: int | None = None
         self.answered_at_ms: int | None = None
         # These clients leave by cancelling, which looks like a broken connection
-        self.said_goodbye = True
+        self.left_cleanly = True
         self.queued = False
         self.closed = False
         self._pace = Pace()

@@ -71,12 +71,12 @@ class KeyLines:
         if not self._count:
             self.clear()
 
-    def look_again(self, slot: int) -> None:
+    def recheck(self, slot: int) -> None:
         """Note that a slot's first message may be due."""
         if slot in self._count:
             self._changed.add(slot)
 
-    def look_at_all(self) -> None:
+    def recheck_all(self) -> None:
         """Note that the owners of slots changed."""
         for due in self._due:
             due.clear()
@@ -99,7 +99,7 @@ class KeyLines:
                 self._changed.add(slot)
         self._picked.clear()
         if sum(map(len, self._due)) > 4 * len(self._count) + len(self._due):
-            self.look_at_all()  # most entries are of messages that left
+            self.recheck_all()  # most entries are of messages that left
         found = []
         for slot in self._changed:
             line = self._lines.get(slot)

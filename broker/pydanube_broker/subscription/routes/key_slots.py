@@ -3,15 +3,15 @@
 A key hashes to one of 65 536 slots. Ownership, moves and order apply to slots. A slot is *free* when its next
 message may go straight to its owner. It is not free while one of its messages
 
-- is held, because it was read while its owner had no credit, or it came back: it goes first,
-- stops it, because it waits for its retry (with `ordered_retry`) or is blocked: later messages stay,
-- drains, because the slot has a new owner and the old one still holds messages of it,
-- is unanswered, because a message of it is with a consumer that takes single messages (an official client). Such a
-  client gives nothing back, so a second message would be handled before a failed one comes again.
+- is held, because it was read while its owner had no credit, or because it came back. It is sent before later ones,
+- stops the slot, because it waits for its retry (with `ordered_retry`) or is blocked. Later messages wait behind it,
+- drains: the slot has a new owner, and the former owner has not answered the message yet,
+- is unanswered by a consumer that takes single messages (an official client). Such a client gives nothing back, so a
+  second message would be handled before a failed one comes again.
 
-An unseen slot goes to the consumer with the fewest. A new consumer takes its fair share from the others, idle
-slots first. A lost consumer's slots become unseen, and the messages it held are ready again and go first. So
-the messages of a key are sent in order, and never to two consumers concurrently, through joins, leaves,
+A slot without an owner is assigned to the consumer with the fewest slots. A new consumer takes its fair share from the
+others, idle slots first. If a consumer is lost, its slots have no owner, and the messages it held are ready again and are
+sent first. So the messages of a key are sent in order, and never to two consumers concurrently, also through joins, leaves,
 crashes and retries.
 
 *Filters.* With key filters the owner depends on the slot and on the set of consumers that accept the key.
@@ -20,7 +20,7 @@ in flight drains. That is rare, simple, and keeps the order. A message whose key
 is first read is acknowledged. A message that was accepted once waits until a consumer accepts its key again,
 because dropping it would lose messages that a crashed consumer had not processed.
 
-All counts are kept for exceptions only: while every slot is free, a message costs one look-up in a table.
+State is kept only for slots that are not free. While all slots are free, a message costs one look-up in a table.
 
 *Queues.* Consumers that are slower than the broker have no credit most of the time, so messages that wait
 only for their owner's credit must cost no more than those that go straight. They are *queued*: their slots
@@ -50,14 +50,14 @@ from pydanube_broker.subscription.ranges import Range, digits_of, ranges_of
 from pydanube_broker.subscription.routes.key_filters import key_pattern
 from pydanube_broker.subscription.routes.key_lines import KeyLines, slots_of
 from pydanube_broker.subscription.routes.key_queues import KeyQueues
-from pydanube_broker.subscription.routes.spreading import MAX_ROUTED, NOBODY, RouteTable
+from pydanube_broker.subscription.routes.spreading import MAX_ROUTED, NO_MEMBER, RouteTable
 from pydanube_broker.subscription.window import Window
 
 SLOTS: Final = 65_536
 UNROUTED: Final = 254  # no consumer accepts the key
 _CACHED_KEYS: Final = 65_536  # keys whose filters have been matched, then the cache is cleared
 
-assert MAX_ROUTED <= UNROUTED < NOBODY
+assert MAX_ROUTED <= UNROUTED < NO_MEMBER
 
 
 def pack_slots(slots: Sequence[int]) -> array[int]:
@@ -131,7 +131,7 @@ class KeySlots:
             self._forget_owners(window)
         else:
             self._share(free, window)
-        self.look_at_all()
+        self.recheck_all()
 
     def own_in_flight(self, window: Window) -> None:
         """Give each slot with messages in flight to the consumer that holds them. O(in flight).
@@ -160,17 +160,16 @@ class KeySlots:
                 self.flight_added(flight.chunk, flight.mask, consumer)
 
     def replace(self, old: Consumer, new: Consumer, window: Window) -> None:
-        """Give a consumer another's place and slots."""
+        """Give a consumer the slot index and the slots of the consumer that it takes over."""
         before = self.filtered
         self._dissolve()
         self._set_member(old.slot_index, new)
         if old.set_aside:
             self.take_back(new, window)
-        # With equal filters no key changes its owner: a consumer that reconnects must not make others' keys
-        # drain.
+        # With equal filters no key changes its owner, so a consumer that reconnects causes no draining.
         elif (before or self.filtered) and new.key_filters != old.key_filters:
             self._forget_owners(window)
-        self.look_at_all()
+        self.recheck_all()
 
     def set_aside(self, consumer: Consumer, window: Window) -> None:
         """Give a consumer's slots to others. Call it before the messages it holds are made ready."""
@@ -186,7 +185,7 @@ class KeySlots:
             self._forget_owners(window)
         else:
             self._share(consumer.slot_index, window)
-        self.look_at_all()
+        self.recheck_all()
 
     def remove(self, consumer: Consumer, window: Window) -> None:
         """Remove a consumer. Call it before the messages it holds are made ready."""
@@ -210,11 +209,11 @@ class KeySlots:
         if not self._owner:
             self._owner.clear()  # an emptied dictionary keeps its memory until it is cleared
             self._route.clear()
-        self.look_at_all()
+        self.recheck_all()
 
-    def look_at_all(self) -> None:
-        """Look at all held messages again, because owners or known keys changed."""
-        self._lines.look_at_all()
+    def recheck_all(self) -> None:
+        """Check all held messages again, because owners or known keys changed."""
+        self._lines.recheck_all()
         self.recheck_held = True
 
     def _set_member(self, index: int, consumer: Consumer) -> None:
@@ -243,7 +242,7 @@ class KeySlots:
                 if slot in flying:
                     self._draining[slot] = flying[slot]
                     self._route.unset(slot)
-                elif self._route.get(slot) != NOBODY:
+                elif self._route.get(slot) != NO_MEMBER:
                     self._route.set(slot, index)
             self._owned[owner] -= surplus
             self._owned[index] += surplus
@@ -264,8 +263,8 @@ class KeySlots:
                     counts[slot] = counts.get(slot, 0) + count
         return counts
 
-    def moved(self, chunk: Chunk, mask: int) -> int:
-        """Return the messages in flight for which their slot waits before it goes to its new owner."""
+    def draining(self, chunk: Chunk, mask: int) -> int:
+        """Return the messages of a mask, all in flight, for which a slot with a new owner waits."""
         if not self._draining:
             return 0
         found = 0
@@ -288,7 +287,7 @@ class KeySlots:
         self.recheck_held = True
 
     def members_of(self, slots: array[int]) -> bytearray | None:
-        """Return the index of each free slot's owner, `NOBODY` for other slots. None with filters.
+        """Return the index of each free slot's owner, `NO_MEMBER` for other slots. None with filters.
 
         Used to lay messages out.
         """
@@ -300,7 +299,7 @@ class KeySlots:
         """Assign each message of a part that is read for the first time to a consumer, regardless of credit.
 
         Returns:
-            One byte a message: its consumer's slot index, `NOBODY` to hold it, `UNROUTED` to acknowledge it.
+            One byte a message: its consumer's slot index, `NO_MEMBER` to hold it, `UNROUTED` to acknowledge it.
 
         Raises:
             InvalidArgument: filters are in use and there are no keys. Nothing changed.
@@ -311,45 +310,45 @@ class KeySlots:
                     "keys: key filters are in use. Give the key of every message", field="keys"
                 )
             return self._route_by_key(slots, keys)
-        who = self._route.look_up(slots)
-        at = who.find(NOBODY)
+        assigned = self._route.look_up(slots)
+        at = assigned.find(NO_MEMBER)
         while at >= 0:
             slot = slots[at]
             owner = self._route.get(slot)
-            if owner == NOBODY and not self._stuck(slot):
+            if owner == NO_MEMBER and not self._is_stopped(slot):
                 found = self._owner.get(slot)
                 owner = self._assign(slot, -1) if found is None else found
                 self._route.set(slot, owner)
-            who[at] = owner
-            at = who.find(NOBODY, at + 1)
-        return self._one_a_slot(slots, who)
+            assigned[at] = owner
+            at = assigned.find(NO_MEMBER, at + 1)
+        return self._one_a_slot(slots, assigned)
 
     def _route_by_key(self, slots: array[int], keys: Sequence[str]) -> bytearray:
-        who = bytearray()
+        assigned = bytearray()
         for slot, key in zip(slots, keys, strict=True):
             accepting = self._accepting(key)
             if not accepting:
-                who.append(UNROUTED)
-            elif self._stuck(slot):
-                who.append(NOBODY)
+                assigned.append(UNROUTED)
+            elif self._is_stopped(slot):
+                assigned.append(NO_MEMBER)
             else:
-                who.append(self._owner_of(slot, accepting))
-        return self._one_a_slot(slots, who)
+                assigned.append(self._owner_of(slot, accepting))
+        return self._one_a_slot(slots, assigned)
 
-    def _one_a_slot(self, slots: array[int], who: bytearray) -> bytearray:
+    def _one_a_slot(self, slots: array[int], assigned: bytearray) -> bytearray:
         """Hold the messages behind an unanswered one for consumers that take single messages."""
         single = {i for i, member in enumerate(self._members) if member is not None and member.single}
         if single:
             unanswered, sent = self.unanswered, set[int]()
-            for at, (slot, member) in enumerate(zip(slots, who, strict=True)):
+            for at, (slot, member) in enumerate(zip(slots, assigned, strict=True)):
                 if member in single:
                     if slot in sent or slot in unanswered:
-                        who[at] = NOBODY
+                        assigned[at] = NO_MEMBER
                     else:
                         sent.add(slot)
-        return who
+        return assigned
 
-    def _stuck(self, slot: int) -> bool:
+    def _is_stopped(self, slot: int) -> bool:
         return slot in self._lines or slot in self._stops or slot in self._draining
 
     def _owner_of(self, slot: int, accepting: int) -> int:
@@ -358,9 +357,9 @@ class KeySlots:
         return self._assign(unit, accepting) if owner is None else owner
 
     def _assign(self, unit: int, accepting: int) -> int:
-        """Give an unseen unit to the accepting member with the fewest, the earliest member among equals.
+        """Assign a unit without an owner to the accepting member with the fewest units, the first among equals.
 
-        A member that is set aside gets it only if no other accepts it. The unit then waits.
+        It is assigned to a member that is set aside only if no other accepts it. Its messages then wait.
         """
         members = [i for i, m in enumerate(self._members) if m is not None and accepting >> i & 1]
         if self._aside:
@@ -512,7 +511,7 @@ class KeySlots:
                 del stops[bisect_left(stops, chunk.start + bit)]
                 if not stops:
                     del self._stops[slot]
-                self._lines.look_again(slot)
+                self._lines.recheck(slot)
         self.recheck_held = True
 
     def flight_added(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
@@ -535,5 +534,5 @@ class KeySlots:
                 waiting[slot] = left - 1
             elif left:
                 del waiting[slot]
-                self._lines.look_again(slot)
+                self._lines.recheck(slot)
                 self.recheck_held = True

@@ -96,12 +96,12 @@ class RoutedPart:
         Args:
             members: one byte a message.
         """
-        who = np.frombuffer(members, np.uint8)
+        owners = np.frombuffer(members, np.uint8)
         start = 0
         for columns, indices in self.pieces:
             end = start + len(indices)
             if len(indices) >= _MANY:
-                columns.arrange(np.asarray(indices)[np.argsort(who[start:end], kind="stable")])
+                columns.arrange(np.asarray(indices)[np.argsort(owners[start:end], kind="stable")])
             start = end
 
     def split(self, chosen: Sequence[int]) -> Iterator[tuple[BatchColumns, Ints]]:

@@ -1,6 +1,6 @@
 """Spread the messages of one part over consumers, and return masks and indices.
 
-`who` holds one byte a message: the index of its consumer. Translating these bytes and parsing them as a
+`assigned` holds one byte a message: the index of its consumer. Translating these bytes and parsing them as a
 binary number costs a few nanoseconds per message and consumer, in C. A loop over messages in Python costs ten
 times that.
 """
@@ -18,7 +18,7 @@ from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import Range, ranges_of
 
-NOBODY: Final = 255
+NO_MEMBER: Final = 255
 MAX_ROUTED: Final = 250  # consumers over which one routed part can be spread: one byte a message
 
 # Minimum messages of a part for which numpy, and a table of 64 KiB, are worth it.
@@ -28,16 +28,16 @@ _ONE: Final = [bytes(k) + b"\1" + bytes(255 - k) for k in range(256)]
 _DIGIT: Final = [b"0" * k + b"1" + b"0" * (255 - k) for k in range(256)]
 
 
-def indices_for(who: bytes | bytearray, index: int) -> list[int]:
+def indices_for(assigned: bytes | bytearray, index: int) -> list[int]:
     """Return the messages of one consumer, ascending."""
-    return list(compress(range(len(who)), who.translate(_ONE[index])))
+    return list(compress(range(len(assigned)), assigned.translate(_ONE[index])))
 
 
 def masks_for(
-    placed: Sequence[tuple[Chunk, int]], who: bytes | bytearray, index: int
+    placed: Sequence[tuple[Chunk, int]], assigned: bytes | bytearray, index: int
 ) -> Iterator[tuple[Chunk, int]]:
-    """Yield the messages of one consumer as masks. `placed` are the chunks of all, in the order of `who`."""
-    digits = who.translate(_DIGIT[index])
+    """Yield the messages of one consumer as masks. `placed` are the chunks of all, in the order of `assigned`."""
+    digits = assigned.translate(_DIGIT[index])
     at = 0
     for chunk, mask in placed:
         found = 0
@@ -100,12 +100,12 @@ def round_robin(
     """Assign messages one by one to consumers with credit left, beginning with the first.
 
     Returns:
-        (who, next): `who` is shorter than `messages` when credit ran out. `next` is the index of the consumer
+        (assigned, next): `assigned` is shorter than `messages` when credit ran out. `next` is the index of the consumer
         whose turn is next.
     """
     left = [c.room_messages for c in consumers]
     bytes_left = [c.credit_bytes for c in consumers]
-    who = bytearray()
+    assigned = bytearray()
     turn = 0
     count = len(consumers)
     for message in range(messages):
@@ -116,31 +116,31 @@ def round_robin(
             turn = (turn + 1) % count
         else:
             break
-        who.append(turn)
+        assigned.append(turn)
         left[turn] -= 1
         if room is not None and sizes is not None:
             bytes_left[turn] = room - sizes[message]
         turn = (turn + 1) % count
-    return who, turn
+    return assigned, turn
 
 
-def indices_of(who: bytes | bytearray, member: int) -> MutableSequence[int]:
+def indices_of(assigned: bytes | bytearray, member: int) -> MutableSequence[int]:
     """Return the messages of one member, ascending.
 
     For a large part they are 64-bit numbers, which the shell need not convert.
     """
-    if len(who) < LARGE_PART:
-        return indices_for(who, member)
-    found = np.flatnonzero(np.frombuffer(who, np.uint8) == member)
+    if len(assigned) < LARGE_PART:
+        return indices_for(assigned, member)
+    found = np.flatnonzero(np.frombuffer(assigned, np.uint8) == member)
     return array("q", found.astype(np.int64, copy=False).tobytes())
 
 
-def bytes_by_member(who: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:
+def bytes_by_member(assigned: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:
     """Return the bytes for each member. None if that is not cheaper than adding up the indices of each."""
-    if not isinstance(sizes, array) or len(who) < LARGE_PART:
+    if not isinstance(sizes, array) or len(assigned) < LARGE_PART:
         return None
     # Sums of whole numbers far below 2^53, so exact.
-    totals = np.bincount(np.frombuffer(who, np.uint8), np.frombuffer(sizes, np.int64), 256)
+    totals = np.bincount(np.frombuffer(assigned, np.uint8), np.frombuffer(sizes, np.int64), 256)
     return totals.astype(np.int64).tolist()  # type: ignore[no-any-return]
 
 
@@ -148,7 +148,7 @@ _SLOTS: Final = 65_536
 
 
 class RouteTable:
-    """The free slots and their owners. Every other slot has `NOBODY`.
+    """The free slots and their owners. Every other slot has `NO_MEMBER`.
 
     One byte a slot, looked up for a whole part in some 2 ns a message. The table takes 64 KiB, so it is a
     dictionary until the first large part, to keep quiet subscriptions small.
@@ -168,12 +168,12 @@ class RouteTable:
 
     def unset(self, slot: int) -> None:
         if self._table:
-            self._table[slot] = NOBODY
+            self._table[slot] = NO_MEMBER
         else:
             self._few.pop(slot, None)
 
     def get(self, slot: int) -> int:
-        return self._table[slot] if self._table else self._few.get(slot, NOBODY)
+        return self._table[slot] if self._table else self._few.get(slot, NO_MEMBER)
 
     def clear(self) -> None:
         self._table = bytearray()
@@ -183,8 +183,8 @@ class RouteTable:
         """Return the index of each slot of a part."""
         if not self._table:
             if len(slots) < LARGE_PART:
-                return bytearray(self._few.get(slot, NOBODY) for slot in slots)
-            self._table = bytearray([NOBODY]) * _SLOTS
+                return bytearray(self._few.get(slot, NO_MEMBER) for slot in slots)
+            self._table = bytearray([NO_MEMBER]) * _SLOTS
             for slot, index in self._few.items():
                 self._table[slot] = index
             self._few = {}
@@ -192,5 +192,5 @@ class RouteTable:
 
     def items(self) -> list[tuple[int, int]]:
         """Return (slot, index) of every free slot, for tests."""
-        table = [(slot, index) for slot, index in enumerate(self._table) if index != NOBODY]
+        table = [(slot, index) for slot, index in enumerate(self._table) if index != NO_MEMBER]
         return table or sorted(self._few.items())

@@ -21,9 +21,9 @@ from pydanube_broker.moves.move import (
     MoveStep,
     Witnesses,
     leaders_change,
-    settle,
     take_away,
     transaction,
+    with_epoch,
 )
 from pydanube_broker.moves.participant import (
     Commit,
@@ -567,7 +567,7 @@ class SimBroker:
 
         def got(found: Any) -> None:
             if isinstance(found, Witnesses):
-                self._transact(topic_id, turn, settle(change, found), found)
+                self._transact(topic_id, turn, with_epoch(change, found), found)
             else:
                 self.act(topic_id, lambda participant: participant.unknown(turn))
 
