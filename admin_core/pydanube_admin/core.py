@@ -56,7 +56,6 @@ from pydanube_admin.peers import ASK, Peers, Unseen, not_seen, noting, noting_wh
 from pydanube_admin.registry import OPERATIONS
 
 _log = logging.getLogger("pydanube.admin")
-MCP_FACE: Final = "mcp"
 OK: Final = "OK"  # code of a call that was answered with a result
 
 # Groups whose results quote settings and answers of stores, whose addresses may hold a password.
@@ -98,7 +97,7 @@ class AdminCore:
         self.executor: ChangeExecutor
         self._tidied: anyio.Event | None = None
         self._peers: Peers | None = None
-        self._drawing: asyncio.TimerHandle | None = None
+        self._collecting: asyncio.TimerHandle | None = None
         if port is not None:
             self.attach(port)
 
@@ -115,7 +114,7 @@ class AdminCore:
             port, self._balance, noting_whys, now_ms=self._now_ms
         )
         self._port = port
-        self.audit.draw_from(lambda: self._recorded(own.take_data_changes()))
+        self.audit.collect_from(lambda: self._recorded(own.take_data_changes()))
         own.watch_data_changes(self._data_changed)
 
     def _recorded(self, taken: DataChangesTaken) -> Iterator[Mapping[str, Any]]:
@@ -128,7 +127,7 @@ class AdminCore:
 
     def _data_changed(self) -> None:
         """Schedule the record of a client's change, together with further changes."""
-        self._drawing = asyncio.get_running_loop().call_later(GATHERED_S, self.audit.draw)
+        self._collecting = asyncio.get_running_loop().call_later(GATHERED_S, self.audit.collect)
 
     def _parse(
         self, operation: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = ""
@@ -141,8 +140,8 @@ class AdminCore:
     async def aclose(self) -> None:
         """Stop tasks without a waiting caller, then write the waiting audit records, before the broker stops."""
         if self._port is not None:
-            if self._drawing is not None:
-                self._drawing.cancel()
+            if self._collecting is not None:
+                self._collecting.cancel()
             await self.executor.tasks.aclose()
             await self.audit.aclose()
         if self._peers is not None:
@@ -349,7 +348,7 @@ class AdminCore:
             refused = InvalidArgument("the request is not a danube.ops.CallRequest")
             return CallResponse(error=refused.to_json().encode()).SerializeToString()
         answer, code = await self._answer(call)
-        if call.face == MCP_FACE:
+        if call.face == MCP:
             known = OPERATIONS.get(call.operation)
             named = CallingProgram(name=call.client_name).cleaned()
             self.on_mcp_call("" if known is None else known.tool, named.name, code, len(answer))
@@ -359,7 +358,7 @@ class AdminCore:
         """Return the encoded answer, and its code: `OK`, or that of the error."""
         try:
             # The call refuses the broker's own face, and records that.
-            if call.face not in OURSELVES and (elsewhere := await self.of_others(call)) is not None:
+            if call.face not in OURSELVES and (elsewhere := await self.by_another_broker(call)) is not None:
                 return CallResponse(result=elsewhere).SerializeToString(), OK
         except ClusterError as refused:
             return CallResponse(error=refused.to_json().encode()).SerializeToString(), refused.code
@@ -395,8 +394,11 @@ class AdminCore:
         assert self._port is not None, "attached"
         return await self._port.created_topic(topic)
 
-    async def of_others(self, call: CallRequest) -> bytes | None:
-        """Carry out a call for or from another broker. Return None if this broker answers it itself."""
+    async def by_another_broker(self, call: CallRequest) -> bytes | None:
+        """Forward a call to the broker that answers it, or answer the query of another broker.
+
+        Returns None if this broker carries the call out itself.
+        """
         if self._peers is None:
             return None
         if relayed_by.get():
@@ -407,7 +409,7 @@ class AdminCore:
         return None if self._is_refused(call) else await self._peers.forwarded(call)
 
     def _is_refused(self, call: CallRequest) -> bool:
-        """Return whether this broker refuses the call. It then refuses and records it itself."""
+        """Return whether the caller may not make this call. It is then not forwarded, but refused and recorded here."""
         if self._port is None or self._port.locks is None:
             return False
         try:

@@ -138,7 +138,7 @@ class AlertWatch:
             if self.bus.listeners or self.sessions:
                 now = await self.open_stream()
                 if now is not None and before is not None and now != before:
-                    await self.tell()
+                    await self.notify()
                 before = before if now is None else now
             else:
                 before = None
@@ -155,14 +155,14 @@ class AlertWatch:
             return None
         return frozenset(found)
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         await self.bus.publish(ResourceUpdated(uri=ALERTS_URI))
         async with anyio.create_task_group() as group:
             for connection, uris in list(self.sessions.items()):
                 if ALERTS_URI in uris:
-                    group.start_soon(self._tell_one, connection)
+                    group.start_soon(self._notify_one, connection)
 
-    async def _tell_one(self, connection: Connection) -> None:
+    async def _notify_one(self, connection: Connection) -> None:
         """Notify one session. One that does not take it in time is dropped, and delays no other."""
         taken = False
         with anyio.move_on_after(TELL_S):

@@ -119,7 +119,7 @@ _FIXED: Final = (
 
 
 def _offered(templates: Iterable[_Template]) -> Iterable[_Template]:
-    """Return those whose operation the address of the request has."""
+    """Return the templates whose operation is available at the address of the request."""
     narrowing = current_narrowing.get()
     return (each for each in templates if narrowing.has(OPERATIONS[each.operation]))
 
@@ -257,7 +257,7 @@ async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[st
 
 
 def completion(hits: Iterable[str]) -> Completion:
-    """Return the hits in order, without names that may be sentences: they may end up in a prompt."""
+    """Return the hits, sorted. Names that could be sentences are left out, because a completion may enter a prompt."""
     plain = sorted({hit for hit in hits if is_plain(hit)})
     return Completion(values=plain[:MAX_COMPLETIONS], total=len(plain), has_more=len(plain) > MAX_COMPLETIONS)
 
@@ -275,7 +275,7 @@ async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
 
 
 async def _listed(client: OpsClient, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a list, if the address of the request has its operation."""
+    """Call a list operation. Raises the error for one that is not available at the address of the request."""
     current_narrowing.get().check(OPERATIONS[operation], dict(arguments))
     return await client.call(operation, arguments)
 

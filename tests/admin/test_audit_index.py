@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydanube_admin.engine.audit import audit_index
-from pydanube_admin.engine.audit.audit_index import BLOCK, STRETCH, AuditIndex, AuditQuestion, Stretch
+from pydanube_admin.engine.audit.audit_index import BLOCK, STRETCH, AuditIndex, AuditSearch, Stretch
 
 from tests.admin.real_broker import Administered, administered
 
@@ -175,14 +175,14 @@ def test_a_filter_never_says_no_wrongly_and_stays_small() -> None:
     assert stretch.operations is None
     for record in records:
         for topic in ("topic", "to"):
-            asked = AuditQuestion(
+            asked = AuditSearch(
                 operation=str(record["operation"]),
                 principal=str(record["principal"]),
                 topic=f"/default/{record['arguments'][topic]}",
                 call_id=str(record["call_id"]),
             )
             assert stretch.may_hold(asked)
-    assert stretch.may_hold(AuditQuestion(matches=lambda name: False))  # too many to name: nobody knows
+    assert stretch.may_hold(AuditSearch(matches=lambda name: False))  # too many to name: nobody knows
 
 
 async def test_records_that_are_none_stop_nothing(cluster: Administered) -> None:

@@ -216,7 +216,7 @@ async def test_a_verification_of_the_audit_reads_each_record_once_and_tells_how_
             audit.note({**record, "call_id": f"c{number:024d}"})
             await audit.settled()  # a batch each, as calls that come one by one write them
         monkeypatch.setattr(reading, "read_once", counted)
-        monkeypatch.setattr(tasks, "tell", lambda call_id, work: told.append(work))
+        monkeypatch.setattr(tasks, "report_progress", lambda call_id, work: told.append(work))
         found = await cluster("audit.verify")
     assert found["records"] >= 1000
     assert read <= found["records"] + 10, "the few others are the newest record and the begin"

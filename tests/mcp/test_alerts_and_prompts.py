@@ -105,10 +105,10 @@ async def test_a_session_that_reads_nothing_keeps_no_other_waiting(monkeypatch: 
         for session in sessions:
             server.alerts.sessions[session] = {"danube://alerts"}
         with anyio.fail_after(10):
-            await server.alerts.tell()
+            await server.alerts.notify()
             assert told == ["listening"]
             assert list(server.alerts.sessions) == sessions[1:]
-            await server.alerts.tell()
+            await server.alerts.notify()
         assert told == ["listening"] * 2
 
 

@@ -83,7 +83,7 @@ class Asking:
         principal = principal_of(self._metadata(), current_identity.get())
         if DECLARED[operation].at in (Place.BROKER, Place.LEADER):
             call = call_request(operation, arguments or {}, principal=principal, face=COMPAT)
-            if (elsewhere := await self._core.of_others(call)) is not None:
+            if (elsewhere := await self._core.by_another_broker(call)) is not None:
                 found: dict[str, Any] = json.loads(elsewhere)
                 return found
         outcome = await self._core.call(

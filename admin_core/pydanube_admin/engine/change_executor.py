@@ -1,4 +1,4 @@
-"""The executor plans changes and makes them: one at a time for each thing, recorded before and after.
+"""The executor plans changes and makes them: one at a time for each target, recorded before and after.
 
 The order of a change: forecast it, refuse it or require a plan, write the audit's `call` durably, store the
 record for its undo and end the plan in one transaction, make the change, store the result, write the audit's
@@ -46,7 +46,7 @@ from pydanube_admin.engine.change_records import (
 )
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs
 from pydanube_admin.engine.forecast import Forecast, bounded, is_stale, made_again
-from pydanube_admin.engine.guards import Guards, thing_of
+from pydanube_admin.engine.guards import Guards, target_of
 from pydanube_admin.engine.models import Change, Place, Result
 from pydanube_admin.engine.operation import APPLY, Call, known
 from pydanube_admin.engine.permission import calling
@@ -198,7 +198,7 @@ class ChangeExecutor:
         return plan
 
     async def _refusable(self, entry: Entry, work: Coroutine[Any, Any, T]) -> T:
-        """Run work that may refuse before anything is changed, and record a refusal."""
+        """Run work that may raise before anything is changed, and record the refusal in the audit."""
         try:
             return await work
         except ClusterError as error:
@@ -218,22 +218,22 @@ class ChangeExecutor:
 
     async def _change(self, context: Context, call: Call, entry: Entry, one_step: bool) -> Result:
         if not call.operation.long_running:
-            async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
+            async with self.guards.held(await self._target(call), context.call_id), self._one_at_a_time:
                 return await self._carry_out(await self._prepare(context, call, entry, one_step))
         # Its own lock shows other brokers that the call is under way
         async with self.guards.held(context.call_id, context.call_id):
-            async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
+            async with self.guards.held(await self._target(call), context.call_id), self._one_at_a_time:
                 prepared = await self._prepare(context, call, entry, one_step)
             return await self._carry_out(prepared)
 
-    async def _thing(self, call: Call) -> str:
-        """Return the thing that the call changes. For an undo this is the thing of the undone change."""
+    async def _target(self, call: Call) -> str:
+        """Return the target that the call changes. For an undo this is the target of the undone change."""
         arguments = call.arguments
         if call.operation.name == UNDO:
             found = await self.changes.get(str(arguments["call_id"]))
             if found is not None:
-                return thing_of(known(found[0].operation).group, found[0].arguments)
-        return thing_of(call.operation.group, arguments)
+                return target_of(known(found[0].operation).group, found[0].arguments)
+        return target_of(call.operation.group, arguments)
 
     async def _prepare(self, context: Context, call: Call, entry: Entry, one_step: bool) -> _Prepared:
         """Do everything before the effect. On return the change is recorded, and must be carried out."""
@@ -334,8 +334,8 @@ class ChangeExecutor:
         except BaseException as error:
             failure = error if isinstance(error, ClusterError) else Internal("the change was cut off")
             failure.details.setdefault("call_id", prepared.context.call_id)
-            if record is not None:  # it may have done some of its work: its undo stays possible
-                await self._after(replace(record, state=INTERRUPTED))
+            if record is not None:  # the change may be half done, so its undo stays possible
+                await self._store_result(replace(record, state=INTERRUPTED))
             if not (self.tasks.goes_on_later(entry.call_id) or self.tasks.leaves_outcome(entry)):
                 await self._outcome(entry, decision="failed", error=failure)
             raise
@@ -348,7 +348,7 @@ class ChangeExecutor:
         if record is not None:
             body = done.model_dump_json(by_alias=True)
             kept = done.model_dump(mode="json", by_alias=True) if len(body) <= MAX_RESULT_CHARS else None
-            await self._after(replace(record, state=APPLIED, result=kept))
+            await self._store_result(replace(record, state=APPLIED, result=kept))
         reached(ChangeStep.KEPT)
         if not self.tasks.leaves_outcome(entry):
             await self._outcome(entry, decision="allowed")
@@ -382,15 +382,15 @@ class ChangeExecutor:
         finally:
             await self.tasks.end(task, failed, result, self._now_ms())
 
-    async def _after(self, record: ChangeRecord) -> None:
-        """Store the result of a change. A failure here does not undo it: the record from before still stands."""
+    async def _store_result(self, record: ChangeRecord) -> None:
+        """Store the result of a change. If that fails, the change stays, with its record from before."""
         try:
             await self.changes.put(record, *((HEAD_KEY, value) for value in head_value(self._audit.head)))
         except ClusterError as error:
             _log.warning("admin.change_not_noted", extra={"error": str(error)})
 
     async def _outcome(self, entry: Entry, *, decision: str, error: ClusterError | None = None) -> None:
-        """Record the outcome. The change is made, so a failing audit is retried and no longer refuses."""
+        """Record the outcome. The change is made, so if the audit fails, the record is retried without an error."""
         record = entry.ended_at(self._now_ms()).outcome(decision=decision, error=error)
         try:
             await self._audit.write(record)
@@ -419,7 +419,7 @@ class ChangeExecutor:
     def _check_open(self, record: PlanRecord) -> None:
         refusal = refusal_of(record, self._now_ms())
         if refusal is not None:
-            raise refusal.followed_by(self._again(record))
+            raise refusal.followed_by(self._new_plan_step(record))
 
     def _check_owner(self, context: Context, record: PlanRecord) -> None:
         if (record.principal, record.principal_type) != (context.principal, context.principal_type):
@@ -429,10 +429,10 @@ class ChangeExecutor:
                 field="principal",
                 value=context.principal,
                 plan_id=record.plan_id,
-            ).followed_by(self._again(record))
+            ).followed_by(self._new_plan_step(record))
 
     async def _stale(self, context: Context, call: Call, record: PlanRecord, forecast: Forecast) -> PlanStale:
-        """Return the refusal of a stale plan, with a new one if that can be made. `forecast`: of the plan's own objects."""
+        """Return the refusal of a stale plan, with a new plan if it can be made. `forecast`: of the planned objects."""
         before = {each["path"]: each for each in record.diff}
         changed = [
             {
@@ -445,7 +445,7 @@ class ChangeExecutor:
         ]
         changed += made_again(record.pinned, forecast.pinned)
         by = await self._changed_by(call, record)
-        said = [{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}]
+        details = [{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}]
         stale = (
             f"the values behind the plan {record.plan_id} have changed since it was made, so its effects would not be those "
             "shown. Nothing was changed."
@@ -456,22 +456,22 @@ class ChangeExecutor:
             return PlanStale(
                 f"{stale} No new plan can be made: {error.message}",
                 stale_plan_id=record.plan_id,
-                changed=said,
-            ).followed_by(self._again(record))
+                changed=details,
+            ).followed_by(self._new_plan_step(record))
         return PlanStale(
             f"{stale} The plan in details shows the effects that it would have now",
             plan=plan.model_dump(mode="json"),
             stale_plan_id=record.plan_id,
-            changed=said,
+            changed=details,
         ).followed_by(
             call.operation.apply_call(call.arguments, plan.plan_token, "applies the new plan, once")
         )
 
     async def _changed_by(self, call: Call, record: PlanRecord) -> str | None:
-        """Return the last recorded change of the same thing since a plan was made."""
-        thing, found = await self._thing(call), None
+        """Return the last recorded change of the same target since a plan was made."""
+        target, found = await self._target(call), None
         async for each in self.changes.since(CALL + record.plan_id[1:]):
-            if thing_of(known(each.operation).group, each.arguments) == thing:
+            if target_of(known(each.operation).group, each.arguments) == target:
                 found = each.call_id
         return found
 
@@ -483,15 +483,15 @@ class ChangeExecutor:
             plan=plan.model_dump(mode="json"),
         ).followed_by(call.operation.apply_call(call.arguments, plan.plan_token, "applies the plan, once"))
 
-    def _again(self, record: PlanRecord) -> dict[str, Any]:
+    def _new_plan_step(self, record: PlanRecord) -> dict[str, Any]:
         operation = self.parse(record.operation, record.arguments).operation
         step = operation.next_call({**record.arguments, "plan_only": True}, "makes a new plan")
         return step | {"command": f"{operation.command_line(record.arguments)} --dry-run"}
 
     # -- after a crash ---------------------------------------------------------------------------------------
 
-    async def again(self, context: Context, call: Call, plan_id: str) -> Result:
-        """Carry out once more a change that an earlier start recorded and began."""
+    async def carry_out_again(self, context: Context, call: Call, plan_id: str) -> Result:
+        """Carry out again a change that an earlier start of the broker recorded and began."""
         entry = Entry.of(context, call.operation.name, call.arguments)
         entry.plan_id = plan_id
         entry.mark_recorded()
@@ -502,7 +502,7 @@ class ChangeExecutor:
     async def tidy_up(self) -> None:
         """Record interrupted changes and tasks as such, once."""
         await Resumption(
-            self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
+            self, self.tasks, self.carry_out_again, audit=self._audit, port=self._port, now_ms=self._now_ms
         ).run()
         for call in await calls_cut_off(self._port, self.guards):
             task = await self.tasks.get(task_id_of(call["call_id"]))

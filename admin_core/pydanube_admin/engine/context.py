@@ -39,7 +39,7 @@ def system_now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class TaskBook(Protocol):
+class TaskControl(Protocol):
     """The tasks (`pydanube_admin.engine.tasks`), as operations use them."""
 
     async def get(self, task_id: str) -> TaskRecord | None:
@@ -65,8 +65,8 @@ class TaskBook(Protocol):
     ) -> str:
         """Run work that waits for moves which a call began, as a task of that call. Return the task's id."""
 
-    def tell(self, call_id: str, *work: Mapping[str, Any]) -> None:
-        """Report the progress of a call whose work the broker does not count."""
+    def report_progress(self, call_id: str, *work: Mapping[str, Any]) -> None:
+        """Set the progress of a call, for work that is not in the broker's status."""
 
 
 class PlanExecutor(Protocol):
@@ -77,7 +77,7 @@ class PlanExecutor(Protocol):
     balancer: Balancer
 
     @property
-    def tasks(self) -> TaskBook:
+    def tasks(self) -> TaskControl:
         """The long operations, running and kept."""
 
     def parse(self, operation: str, arguments: Mapping[str, Any], /) -> Call:

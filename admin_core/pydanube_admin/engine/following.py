@@ -22,14 +22,14 @@ UNSEEN_S: Final = 30.0  # how long a move that has begun may be invisible to thi
 SHOWN: Final = 20  # topics whose progress a task shows
 
 #: reports progress, an entry for each topic
-Tell = Callable[[Sequence[Mapping[str, Any]]], None]
+ReportProgress = Callable[[Sequence[Mapping[str, Any]]], None]
 #: begins to move a topic, and returns its target
 Begin = Callable[[str], Awaitable[str]]
 
 
 @dataclass(slots=True)
 class _Followed:
-    """One topic. `known_begin`: begin of the newest failed move that the task has counted, or found when it began."""
+    """One topic. `known_begin`: begin of its newest failed move that is counted already, or is older than the task."""
 
     target: str
     known_begin: int | None
@@ -67,17 +67,17 @@ class FollowedMoves:
         for topic, target in moves.items():
             self._topics[topic] = _Followed(target, self._before.get(topic), again_s=again_s)
 
-    async def until_over(self, begin: Begin, tell: Tell) -> None:
-        """Wait until every topic has arrived. A cancelled call leaves the moves under way as they are.
+    async def until_over(self, begin: Begin, report: ReportProgress) -> None:
+        """Wait until every topic has arrived. Cancelling the wait cancels no move.
 
         Raises `ClusterError`: why a topic was not moved. Moves of others may still be under way.
         """
         while self._topics:
-            await self._look(begin, tell)
+            await self._look(begin, report)
             if self._topics:
                 await anyio.sleep(LOOK_S)
 
-    async def _look(self, begin: Begin, tell: Tell) -> None:
+    async def _look(self, begin: Begin, report: ReportProgress) -> None:
         under_way = {move.topic: move for move in await self._port.moves()}
         failed = {move.topic: move for move in await self._port.failed_moves()}
         for topic, each in list(self._topics.items()):
@@ -91,7 +91,7 @@ class FollowedMoves:
             elif await self._has_arrived(topic, each):
                 del self._topics[topic]
                 self._arrived[topic] = each.target
-        tell(
+        report(
             self._progress(
                 {topic: (move.copied_bytes, move.total_bytes) for topic, move in under_way.items()}
             )

@@ -1,4 +1,4 @@
-"""Guards of changes under way, in the metadata store: one change of a thing at a time, at any broker.
+"""Guards of changes under way, in the metadata store: one change of a target at a time, at any broker.
 
 A guard is a key that exists while a call is under way. One write takes it, on condition that it is absent. It
 names the call and the life of the broker that took it. A guard whose life is over has no holder: any call may
@@ -26,13 +26,13 @@ from pydanube_admin.engine.task_records import broker_of
 _log = logging.getLogger("pydanube.admin")
 
 PREFIX: Final = "guards/"
-WAIT_S: Final = 10.0  # wait for another broker's change of the same thing, which mostly takes milliseconds
+WAIT_S: Final = 10.0  # wait for another broker's change of the same target, which mostly takes milliseconds
 LOOK_S: Final = 0.05
 _NAMED: Final = ("topic", "namespace", "subject", "broker_id")
 
 
-def thing_of(group: str, arguments: Mapping[str, Any]) -> str:
-    """Return the thing that a call changes: the first of topic, namespace, subject and broker, else the whole group."""
+def target_of(group: str, arguments: Mapping[str, Any]) -> str:
+    """Return the target that a call changes: the first of topic, namespace, subject and broker, else the whole group."""
     for name in _NAMED:
         given = arguments.get(name)
         if not isinstance(given, str):
@@ -55,27 +55,27 @@ class Guards:
         self._left: dict[str, int] = {}
 
     @asynccontextmanager
-    async def held(self, thing: str, call_id: str) -> AsyncIterator[None]:
-        """Hold the guard of a thing while a call changes it.
+    async def held(self, target: str, call_id: str) -> AsyncIterator[None]:
+        """Hold the guard of a target while a call changes it.
 
-        Raises `Conflict`: another call has held it for as long as one waits.
+        Raises `Conflict`: another call still holds it after `WAIT_S`.
         """
-        key = PREFIX + hashlib.blake2b(thing.encode(), digest_size=16).hexdigest()
-        value = json.dumps({"thing": thing, "call_id": call_id, "life": self._port.life}).encode()
+        key = PREFIX + hashlib.blake2b(target.encode(), digest_size=16).hexdigest()
+        value = json.dumps({"thing": target, "call_id": call_id, "life": self._port.life}).encode()
         for each, revision in list(self._left.items()):
             await self._let_go(each, revision)
-        revision = await self._take(key, value, thing)
+        revision = await self._take(key, value, target)
         try:
             yield
         finally:
             self._left[key] = revision
             await self._let_go(key, revision)
 
-    async def _take(self, key: str, value: bytes, thing: str) -> int:
+    async def _take(self, key: str, value: bytes, target: str) -> int:
         deadline = asyncio.get_running_loop().time() + WAIT_S
         while True:
             holder = await self._port.read_state(key)
-            if holder is None or await self._is_nobodys(holder):
+            if holder is None or await self._is_free(holder):
                 expected = {key: None if holder is None else holder.revision}
                 try:
                     return await self._port.write_state({key: value}, expected=expected)
@@ -84,21 +84,21 @@ class Guards:
             if asyncio.get_running_loop().time() >= deadline:
                 held = json.loads(holder.value)
                 raise Conflict(
-                    f"another change of {thing} has been under way for {WAIT_S:.0f} s: the call {held['call_id']}, at the "
+                    f"another change of {target} has been under way for {WAIT_S:.0f} s: the call {held['call_id']}, at the "
                     f"broker {broker_of(held['life'])}. Try again when it is done",
-                    thing=thing,
+                    thing=target,
                     by_call_id=held["call_id"],
                     retry_after_ms=1000,
                 )
             await asyncio.sleep(LOOK_S)
 
-    async def _is_nobodys(self, holder: StateItem) -> bool:
+    async def _is_free(self, holder: StateItem) -> bool:
         return await self._port.is_over(json.loads(holder.value)["life"])
 
     async def _let_go(self, key: str, revision: int) -> None:
         try:
             await self._port.write_state({key: None}, expected={key: revision})
-        except Conflict:  # it is another call's by now
+        except Conflict:  # another call has taken it over
             pass
         except ClusterError as error:
             _log.warning("admin.guard_not_let_go", extra={"error": str(error)})

@@ -41,7 +41,7 @@ class TaskRecord(StoredRecord):
     started_ms: int
     state: str = RUNNING
     ended_ms: int | None = None
-    code: str | None = None  # of the error
+    code: str | None = None  # code of the error
     face: str = ""
     via: str = ""  # the operation that was called, if it was one that carries out others
     plan_id: str | None = None
@@ -103,11 +103,11 @@ class TaskItem(Result):
     principal: str
     state: str  # running | done | failed | cancelled | interrupted
     detached: bool  # no caller waits for it: its result is kept
-    begun_again: int  # how often a restarted broker resumed it
+    begun_again: int  # number of times that a restarted broker resumed it
     started_at: str
     ended_at: str | None
-    code: str | None  # of the error
-    work: list[dict[str, Any]]  # how far it is, or was when it ended early
+    code: str | None  # code of the error
+    work: list[dict[str, Any]]  # the progress, of a task that ended early its last
 
 
 class Task(TaskItem):

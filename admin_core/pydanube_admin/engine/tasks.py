@@ -71,7 +71,7 @@ class Tasks:
         self._detached: set[asyncio.Task[Any]] = set()
         self._following: set[asyncio.Task[Any]] = set()
         self._entries: dict[str, asyncio.Future[Entry]] = {}  # by call: whose outcome a task records
-        self._told: dict[str, Sequence[Mapping[str, Any]]] = {}
+        self._progress: dict[str, Sequence[Mapping[str, Any]]] = {}
         self._stopping = False
         self._left_open: dict[str, TaskRecord] = {}  # by call: those that the next life takes up
 
@@ -321,7 +321,7 @@ class Tasks:
         if isinstance(error, asyncio.CancelledError) and not was_cancelled and self._is_left_open(record):
             self._left_open[record.call_id] = record
             return
-        self._told.pop(record.task_id, None)
+        self._progress.pop(record.task_id, None)
         # The broker no longer has its progress. For a call that ended early, the last noted progress is kept.
         ended = replace(record, state=DONE, ended_ms=now_ms, work=() if error is None else record.work)
         if isinstance(error, ClusterError):
@@ -347,18 +347,18 @@ class Tasks:
         task.cancel()
         return True
 
-    def tell(self, call_id: str, *work: Mapping[str, Any]) -> None:
-        """Report the progress of a call whose work the broker does not count."""
+    def report_progress(self, call_id: str, *work: Mapping[str, Any]) -> None:
+        """Set the progress of a call, for work that is not in the broker's status."""
         if task_id_of(call_id) in self._records:
-            self._told[task_id_of(call_id)] = work
+            self._progress[task_id_of(call_id)] = work
 
     async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
-        """Return the progress of a running task, or of another broker's task the last noted progress."""
+        """Return the progress of a running task. For another broker's task, the progress in its record."""
         if record.task_id not in self._records:
             return [dict(each) for each in record.work]
-        told = self._told.get(record.task_id)
-        if told is not None:
-            return [dict(each) for each in told]
+        reported = self._progress.get(record.task_id)
+        if reported is not None:
+            return [dict(each) for each in reported]
         found = (await self._port.status()).tier.get("work", ())
         return [dict(each) for each in found if isinstance(each, Mapping) and _is_of(each, record)]
 

@@ -31,7 +31,7 @@ from pydanube_admin.engine.audit.audit_chain import (
     KeyTerms,
     head_of,
 )
-from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of_record
+from pydanube_admin.engine.audit.audit_index import STRETCH, AuditSearch, topics_of_record
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.broker_names import BROKER, MAX_CHARS
 from pydanube_admin.engine.context import Context
@@ -57,10 +57,10 @@ from pydanube_admin.engine.task_records import broker_of
 from pydanube_admin.operations.brokers import this_broker
 from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 
-# Records that are read for a page. It may then hold fewer than its limit, and have a next one
+# Maximum records read for a page. After these the page ends, even with fewer items than its limit, and has a next one
 MAX_LOOKED_AT: Final = 20_000
 JOINED_WITHIN: Final = 500  # records between the end of a page and a call whose outcome the page has
-PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
+PASSED: Final = 500  # stretches skipped by the index in one turn of the loop, which takes milliseconds
 MAX_EXPORTED: Final = 100_000
 GLOB: Final = frozenset("*?[")  # an operation with one of these is a pattern
 
@@ -84,17 +84,17 @@ class QueryAuditRequest(ListRequest):
 
 
 class AuditRecord(Result):
-    """One record, as it is stored. What earlier versions did not write yet has a default."""
+    """One record, as it is stored. Fields that earlier versions did not write have a default."""
 
-    broker_id: str | None = None  # whose chain it is in
+    broker_id: str | None = None  # broker of the chain that has the record
     seq: int
     call_id: str
     phase: str  # call | outcome
-    time: str  # of an outcome: when the call had ended
+    time: str  # begin of the call, in an outcome its end
     principal: str
     authenticated: bool
-    actor: str | None = None  # who made it for the principal, with act_for
-    relayed_by: str | None = None  # the broker that it came to, and that had it carried here
+    actor: str | None = None  # principal that made the call for this one, with the permission act_for
+    relayed_by: str | None = None  # broker that received the call and forwarded it to this one
     face: str
     client: dict[str, Any] | None = None  # the program, as it names itself: name, version
     by: str | None = None  # person | agent; null if unknown
@@ -102,7 +102,7 @@ class AuditRecord(Result):
     arguments: dict[str, Any]
     plan_id: str | None
     decision: str  # allowed | refused | planned | failed | interrupted
-    code: str | None  # of the error
+    code: str | None  # code of the error
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     untrusted: dict[str, Any] | None = None  # why: in the caller's words
@@ -146,9 +146,9 @@ class ExportAuditRequest(Request):
 
 
 class ExportedAudit(Change):
-    broker_id: str | None = None  # whose chain it is
-    other_brokers: list[str] = Field(default_factory=list)  # whose chains are not in it
-    to: str | None  # the file. Beside it stands FILE.head: the state of the chain at its end
+    broker_id: str | None = None  # broker of the exported chain
+    other_brokers: list[str] = Field(default_factory=list)  # brokers whose chains are not exported
+    to: str | None  # the file. FILE.head beside it has the state of the chain at its end
     into: str | None
     records: int
     next_seq: int  # from_seq of the next export
@@ -159,22 +159,24 @@ class VerifiedChain(Result):
     """The chain of one broker."""
 
     broker_id: str
-    records: int  # that are sound, before the first that is not
+    records: int  # sound records before the first unsound one
     intact: bool
     first_bad_seq: int | None
-    reason: str | None  # why that record was altered; None while the chain is intact
-    verified: int  # whose MAC is right: a broker with this one's key wrote them
-    chain_only: int  # in the chain, but without a MAC, or by a key that this broker has not
-    forged: int  # altered, or written without the key. The records behind it were checked as well
-    first_seq: int  # older ones were deleted by the retention of the audit
+    reason: str | None  # why that record is unsound. Null while the chain is intact
+    verified: int  # records with a valid MAC, written by a broker with this broker's key
+    chain_only: (
+        int  # records that are linked, but have no MAC, or one by a key that this broker does not have
+    )
+    forged: int  # records that were altered, or written without the key. The check continues after them
+    first_seq: int  # first stored record. The retention of the audit has deleted earlier ones
 
 
 class VerifiedAudit(Result):
     """The chains of all brokers that answer, and their sums. Each broker has a chain of its own."""
 
     records: int
-    intact: bool  # each of these chains is
-    first_bad_seq: int | None  # of the first chain that is not intact
+    intact: bool  # whether all of these chains are
+    first_bad_seq: int | None  # sequence number in the first chain that is not intact
     reason: str | None
     verified: int
     chain_only: int
@@ -245,7 +247,7 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
     )
 
 
-DONE: Final = 0  # place of a chain of which nothing is left
+DONE: Final = 0  # place of a chain without further records
 
 
 @dataclass(slots=True, kw_only=True)
@@ -273,7 +275,7 @@ class _ChainPage:
 
     def take(self) -> AuditRecord:
         record = self.items.popleft()
-        # The number of an altered record may be any. Each page goes on below the one before.
+        # An altered record may have any number. Each page continues below the one before in any case.
         self.place = max(DONE, min(record.seq, self.place - 1)) if self.items else self.after
         return record
 
@@ -324,7 +326,7 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
     first = 0
     while end > first and len(records) < request.limit and not (records and looked_at >= MAX_LOOKED_AT):
         stretch = (end - 1) // STRETCH * STRETCH
-        if not context.audit.index.may_hold(stretch // STRETCH, wanted.asked):
+        if not context.audit.index.may_hold(stretch // STRETCH, wanted.search):
             end, passed = stretch, passed + 1
             if passed % PASSED == 0:
                 await asyncio.sleep(0)
@@ -336,7 +338,7 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
             if offset >= end or not wanted.may_hold(payload) or (record := _record(payload)) is None:
                 continue
             is_too_old = wanted.is_too_old(record)
-            # An earlier version gave the outcome of a change the time of its call: much older than its neighbours.
+            # Earlier versions wrote the time of the call into an outcome, which is much older than its neighbours'.
             if is_too_old and (record["phase"] != "outcome" or _reads(record["operation"])):
                 end = first
                 break
@@ -369,7 +371,7 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
 
 
 class _Calls:
-    """Joins the `call` of a change with its `outcome`, which then stands for both: records come newest first.
+    """Joins the `call` of a change with its `outcome`, which is shown for both. Records are read newest first.
 
     Args:
         apart: join none.
@@ -456,7 +458,7 @@ class _Filter:
         self._operation = None if named is None else _operation_named(named)
         self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
         asked = (self._operation, request.principal, request.call_id, request.client, request.by)
-        self.asked = AuditQuestion(
+        self.search = AuditSearch(
             operation=self._operation,
             principal=request.principal,
             topic=self._topic,
@@ -473,7 +475,7 @@ class _Filter:
             self._since = format_time(parse_moment_ms(request.since, now_ms=context.now_ms(), field="since"))
 
     def may_hold(self, payload: bytes) -> bool:
-        """Return whether a stored record has the words searched for: most are skipped without being parsed."""
+        """Return whether a stored record contains the words searched for, so that most are skipped unparsed."""
         return all(word in payload for word in self._words)
 
     def is_too_old(self, record: Mapping[str, Any]) -> bool:
@@ -493,7 +495,7 @@ class _Filter:
 
 
 def _reads(name: str) -> bool:
-    """Return whether an operation reads. One that this version does not have may have changed something."""
+    """Return whether an operation only reads. An operation unknown to this version may have changed something."""
     return is_known(name) and known(name).effect is Effect.READ
 
 
@@ -531,7 +533,7 @@ async def export_audit(context: Context, request: ExportAuditRequest) -> Exporte
     await context.audit.settled()
     own = (await this_broker(context, request.broker_id)).broker_id
     into = None if request.into is None else str(TopicName.parse(request.into, field="into"))
-    said = await context.port.export_audit(
+    exported = await context.port.export_audit(
         start=request.from_seq,
         most=request.limit,
         file=request.to,
@@ -542,11 +544,11 @@ async def export_audit(context: Context, request: ExportAuditRequest) -> Exporte
     return ExportedAudit(
         broker_id=own,
         other_brokers=sorted({*members, *await context.port.missed()} - {own}),
-        to=said["path"],
+        to=exported["path"],
         into=into,
-        records=said["records"],
-        next_seq=said["next_seq"],
-        complete=said["next_seq"] >= said["end_seq"],
+        records=exported["records"],
+        next_seq=exported["next_seq"],
+        complete=exported["next_seq"] >= exported["end_seq"],
     )
 
 
@@ -641,7 +643,7 @@ async def _verified(context: Context) -> VerifiedChain:
         )
     while start < end:
         await asyncio.sleep(0)
-        context.executor.tasks.tell(context.call_id, _progress(start - first_seq, end - first_seq))
+        context.executor.tasks.report_progress(context.call_id, _progress(start - first_seq, end - first_seq))
         try:
             _, found = await port.read_audit(start=start, max_messages=min(STRETCH, end - start))
         except ClusterError as error:

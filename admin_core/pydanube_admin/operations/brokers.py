@@ -93,7 +93,7 @@ class BrokerItem(Result):
     uptime_s_reason: str | None = None  # gone
     heard_s_ago: float | None  # 0: it answered this call
     heard_s_ago_reason: str | None = None  # gone_before_this_start
-    topics: int  # that it serves, or that wait for it
+    topics: int  # topics that it serves, or that wait for it
     load: dict[str, float]  # cpu, in_bytes_s, out_bytes_s, disk_bytes. A key without a sample yet is absent
     capacity: dict[str, float]  # of the same keys, without those that are unknown. cpu: processors
     ready: bool
@@ -150,7 +150,7 @@ class Metrics(Result):
     messages_in: int
     bytes_in: int
     messages_out: int
-    bytes_out: int = 0  # as of an older build
+    bytes_out: int = 0  # 0 from a broker of an older build
     redelivered: int
     publish_rejected: int
     dropped: int
@@ -218,7 +218,7 @@ class ChangedBroker(Change):
 
 
 class UnloadedBroker(ChangedBroker):
-    topics: int  # that were to leave when the call was made
+    topics: int  # topics that were to leave when the call was made
     not_begun: dict[str, str] = Field(default_factory=dict)  # topic → why, of a call with namespaces
     task_id: str | None = None  # of the task that follows the moves. None in the task's own result
 
@@ -580,7 +580,7 @@ async def _move_selected(
         return (await context.port.move_topic(one))[one]
 
     async def follow() -> UnloadedBroker:
-        await followed.until_over(begin, lambda work: tasks.tell(context.call_id, *work))
+        await followed.until_over(begin, lambda work: tasks.report_progress(context.call_id, *work))
         return done
 
     task_id = await tasks.follow(context, request.model_dump(exclude_none=True), follow())
@@ -604,7 +604,7 @@ async def _until_drained(context: Context, before: BrokerFacts) -> UnloadedBroke
                 retryable=False,
             )
         done = max(0, before.topics - facts.topics)
-        context.executor.tasks.tell(
+        context.executor.tasks.report_progress(
             context.call_id, {"done": done, "total": max(before.topics, facts.topics), "unit": "topics"}
         )
         await anyio.sleep(LOOK_S)
@@ -634,7 +634,7 @@ async def activate_broker(context: Context, request: BrokerChangeRequest) -> Cha
 
 class RemovedBroker(Change):
     broker_id: str
-    topics: int  # that go to others
+    topics: int  # topics that other brokers get
     known_lost_messages: int | None  # at least so many. None: the broker never reported its topics' ends
 
 

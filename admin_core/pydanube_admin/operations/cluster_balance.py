@@ -45,7 +45,7 @@ class BrokerLoadItem(Result):
     takes_topics: bool
     sampled_s_ago: float | None  # None: it did not answer
     load: dict[str, float]
-    capacity: dict[str, float]  # of resources with a capacity
+    capacity: dict[str, float]  # capacity of each resource that has one
     topics_with_load: int
 
 
@@ -87,7 +87,7 @@ class ClusterBalance(Result):
     brokers: list[BrokerLoadItem]
     hot_topics: list[str]
     moves: list[MoveItem]  # suggested
-    rejected: dict[str, int]  # why other moves, or any at all, are not suggested
+    rejected: dict[str, int]  # reasons why other moves, or any moves, are not suggested
     moving: int  # topics that are on their way now
     not_seen: list[NotSeen]  # brokers without a fresh sample
     as_of: str

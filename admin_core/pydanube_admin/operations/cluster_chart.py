@@ -32,7 +32,7 @@ class ClusterChart(Result):
     """The cluster from `since` on, with a rate of the time since the moment before. Each broker keeps a day."""
 
     as_of: str
-    brokers: int  # in the sums
+    brokers: int  # number of brokers in the sums
     age_s: list[float]  # of each moment, oldest first. The last is as_of
     messages_in_rate: list[float | None]
     bytes_in_rate: list[float | None]

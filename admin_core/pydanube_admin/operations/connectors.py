@@ -110,8 +110,8 @@ class ConnectorItem(Result):
     worker_reason: str | None = None
     topic: str | None
     rate: float | None  # records per second over the last minute
-    lag_messages: int | None  # of a sink
-    refused: int | None  # since its start at this worker
+    lag_messages: int | None  # unread messages of a sink
+    refused: int | None  # records refused since the connector started at this worker
     last_error: str | None
     since: str | None  # when the state began
     guarantee: str | None

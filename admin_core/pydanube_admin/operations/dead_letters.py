@@ -174,7 +174,7 @@ class DeadLetterItem(Result):
     identity: ClassVar = ("dead_letter_topic", "offset")
 
     dead_letter_topic: str
-    offset: int  # in the dead-letter topic
+    offset: int  # offset in the dead-letter topic
     original_topic: str
     original_offset: int | None
     state: State

@@ -99,8 +99,8 @@ class FindingItem(Result):
     ruled_out: list[RuledOutItem]  # only on request
     ruled_out_count: int
     unobservable: list[str]
-    provisional: bool  # from a short history: a warning at most, and no alert
-    settles_at: str | None  # of a provisional one: when its history is long enough
+    provisional: bool  # judged from a short history: a warning at most, and no alert
+    settles_at: str | None  # time from which the history of a provisional finding is long enough
     next: list[NextItem]
 
 
@@ -138,7 +138,7 @@ class AlertItem(Result):
     severity: str
     opened_at: str
     closed_at: str | None  # None: open
-    finding: FindingItem  # of the last look that had it
+    finding: FindingItem  # the finding as it was last judged
     silenced: dict[str, Any] | None = None  # known: until, by, at, untrusted.reason
     # Why it is unknown whether the alert is silenced
     silenced_reason: str | None = Field(default=None, exclude_if=is_none)

@@ -61,8 +61,8 @@ class NearOperation(Result):
 
 class FoundOperations(Result):
     items: list[FoundOperation]
-    none_because: str | None  # why items is empty
-    nearest: list[NearOperation]  # where items is empty
+    none_because: str | None  # the reason why `items` is empty
+    nearest: list[NearOperation]  # present if `items` is empty
 
 
 class ReadRequest(Request):

@@ -51,14 +51,14 @@ class FailedOverTopic(Result):
     copied_until: dict[str, int]  # by log, where this cluster goes on
     source_fenced: bool  # the source refuses its producers and consumers now
     source: str | None  # the reason without a fence
-    missing_messages: int | None  # that the source had by its last word, and that are not here
+    missing_messages: int | None  # messages that the source last reported, and that are missing here
     missing_ms: int | None
 
 
 class FailedOver(Change):
     link: str
     topics: list[FailedOverTopic]
-    source_fenced: bool  # of all topics
+    source_fenced: bool  # whether the source is fenced for all topics
     source: str | None  # the reason without a fence
     missing_messages: int | None
     missing_ms: int | None

@@ -94,7 +94,7 @@ class MirrorItem(Result):
 
 
 class LeftOutItem(Result):
-    topic: str  # of the source
+    topic: str  # the topic of the source
     state: str  # left_out, name_taken, failed_over, source_remade, or the error that prevents its mirror
     why: str | None
 
@@ -119,7 +119,7 @@ class LinkDescription(LinkItem):
     start: str
     rename: str
     token_file: str | None
-    max_bytes_per_s: int  # of each broker; 0: no limit
+    max_bytes_per_s: int  # limit of each broker. 0: no limit
     roles: bool  # whether roles and bindings are mirrored
     created_at: str
     mirrors: list[MirrorItem]  # the furthest behind first

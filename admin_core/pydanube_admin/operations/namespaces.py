@@ -185,7 +185,7 @@ class SetNamespacePoliciesRequest(Request):
 class NamespacePoliciesResult(Result):
     namespace: str
     policies: dict[str, PolicyValue]  # set on the namespace
-    effective: dict[str, PolicyValue]  # what holds for a topic that sets nothing
+    effective: dict[str, PolicyValue]  # effective values for a topic that sets none
 
 
 class ChangedNamespace(NamespacePoliciesResult, Change):

@@ -123,13 +123,13 @@ class VerifiedObjects(Result):
 class FlushedObjects(Change):
     topic: str
     messages: int  # offsets that went to the cold tier by this call
-    objects: int  # how many there are now
+    objects: int  # present number of objects
 
 
 class CompactedObjects(Change):
     topic: str
-    merged_objects: int  # how many went into others
-    objects: int  # how many there are now
+    merged_objects: int  # number of objects merged into others
+    objects: int  # present number of objects
 
 
 class CollectedObjects(Change):

@@ -173,7 +173,7 @@ async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanI
     )
 
 
-async def _seen(context: Context, request: PlanRequest, permission: str) -> PlanRecord:
+async def _visible_plan(context: Context, request: PlanRequest, permission: str) -> PlanRecord:
     """Return the plan. Another caller's plan is unknown without the permission."""
     record, _ = await context.executor.plans.get(request.plan_id)
     if not Sight(context.port, permission).made_by(record):
@@ -189,7 +189,7 @@ async def _seen(context: Context, request: PlanRequest, permission: str) -> Plan
     examples=(Example({"plan_id": _ID}, "as it was made"),),
 )
 async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
-    record = await _seen(context, request, "plans:read")
+    record = await _visible_plan(context, request, "plans:read")
     return shown_plan(record, context.now_ms())
 
 
@@ -220,7 +220,7 @@ async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan
     examples=(Example({"plan_id": _ID}, "it can no longer be applied"),),
 )
 async def discard_plan(context: Context, request: PlanRequest) -> DiscardedPlan:
-    await _seen(context, request, "plans:discard")
+    await _visible_plan(context, request, "plans:discard")
     record = await context.executor.discard(context, request.plan_id)
     return DiscardedPlan(plan_id=record.plan_id, operation=record.operation, state=record.state)
 
@@ -254,9 +254,8 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     own = Sight(context.port, TAKE_BACK).made_by(record)
     try:
         if MEMBERS not in record.image:
-            context.executor.parse(
-                record.operation, record.arguments
-            )  # an undo needs the right to make the change
+            # An undo needs the permission for the change
+            context.executor.parse(record.operation, record.arguments)
     except PermissionDenied as denied:
         raise denied if own else unknown from None
     if not own and MEMBERS in record.image:
@@ -287,7 +286,7 @@ async def _undo_of(context: Context, record: ChangeRecord) -> Undo:
     operation = known(record.operation)
     assert operation.undo is not None, "a change is only kept if it can be undone"
     planned = operation.request.model_validate(dict(record.arguments))
-    # An undo that was cut off may have restored the former state already. So may an undo of a change that was cut off.
+    # An earlier undo that was cut off may have restored the former state already, so the result proves nothing.
     done = Done(image=record.image, result=None if record.state == UNDOING else record.result)
     return await operation.undo(context, planned, done)
 
@@ -318,22 +317,22 @@ async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneCha
     record = await _undoable(context, request.call_id)
     if MEMBERS in record.image:
         return await _undo_all(context, record)
-    await _take_back(context, record)
+    await _undo_one(context, record)
     return UndoneChange(undone_call_id=record.call_id, operation=record.operation)
 
 
-async def _left(context: Context, record: ChangeRecord) -> list[str]:
-    """Return the changes of a plan for many topics that are not undone yet, the last first."""
+async def _not_undone(context: Context, record: ChangeRecord) -> list[str]:
+    """Return the call ids of the changes of a plan for many topics that are not undone yet, the last first."""
     found = [await context.executor.changes.get(call_id) for call_id in reversed(record.image[MEMBERS])]
     return [each[0].call_id for each in found if each is not None and each[0].state != UNDONE]
 
 
 async def _forecast_all(context: Context, record: ChangeRecord) -> Forecast:
-    """Forecast the undo of each change. One that refuses is shown with its reason, and stops no other."""
+    """Forecast the undo of each change. An impossible one is shown with its error code, and the others are still undone."""
     diff: list[Mapping[str, Any]] = []
     grounds: list[Any] = []
     destroys = False
-    for call_id in await _left(context, record):
+    for call_id in await _not_undone(context, record):
         try:
             found = await forecast_undo(context, UndoChangeRequest(call_id=call_id))
         except ClusterError as error:
@@ -349,9 +348,9 @@ async def _undo_all(context: Context, record: ChangeRecord) -> UndoneChange:
     """Undo the changes of a plan for many topics, the last first. Another call can undo those that failed."""
     undone: list[str] = []
     failed: list[dict[str, Any]] = []
-    for call_id in await _left(context, record):
+    for call_id in await _not_undone(context, record):
         try:
-            await _take_back(context, await _undoable(context, call_id))
+            await _undo_one(context, await _undoable(context, call_id))
         except ClusterError as error:
             failed.append({"call_id": call_id, "error": error.to_dict()})
         else:
@@ -363,14 +362,14 @@ async def _undo_all(context: Context, record: ChangeRecord) -> UndoneChange:
     )
 
 
-async def _take_back(context: Context, record: ChangeRecord) -> None:
+async def _undo_one(context: Context, record: ChangeRecord) -> None:
     undo = await _undo_of(context, record)
     await context.executor.changes.put(replace(record, state=UNDOING))
     try:
         await undo.act()
     except ClusterError:
         with suppress(ClusterError):
-            await context.executor.changes.put(record)  # it was refused, and may be tried again
+            await context.executor.changes.put(record)  # so that the undo can be tried again
         raise
     reached(ChangeStep.TAKEN_BACK)
     await context.executor.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
@@ -418,7 +417,7 @@ async def _task(context: Context, request: TaskRequest, permission: str) -> Task
     record = await context.executor.tasks.get(request.task_id)
     if record is None or not Sight(context.port, permission).made_by(record):
         raise InvalidArgument(
-            f"there is no task {request.task_id!r}: it never was, or ended more than a day ago",
+            f"there is no task {request.task_id!r}: it never existed, or ended more than a day ago",
             field="task_id",
             value=request.task_id,
         ).followed_by(next_call("tasks.list", {}, "shows the tasks there are"))
@@ -467,7 +466,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     examples=(Example({"task_id": _TASK_ID}, "a caller that waits for it gets the error"),),
 )
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
-    """Cancel a task at its next step. The steps behind it stay done."""
+    """Cancel a task at its next step. Its finished steps stay."""
     record = await _running(context, request)
     if not context.executor.tasks.cancel(record.task_id) and record.life != context.port.life:
         broker_id = broker_of(record.life)

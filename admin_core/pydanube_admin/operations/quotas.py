@@ -60,7 +60,7 @@ class Felt(Result):
 
 class QuotaListItem(QuotaItem):
     own: bool  # False: the limits are those of all principals, or of the settings
-    used: dict[str, int]  # at the broker that answers
+    used: dict[str, int]  # the use at the answering broker
     felt: list[Felt]
 
 

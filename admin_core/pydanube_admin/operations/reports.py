@@ -1,6 +1,7 @@
-"""Run a report as a process of its own: a JVM does not belong into the broker's loop or memory.
+"""Run a report in a process of its own, so that its JVM does not share the broker's loop and memory.
 
-One at a time a broker: two would only make each other slow. The process ends with the call that waits for it.
+Each broker runs one report at a time, because two would slow each other down. The process ends with the call that waits
+for it.
 """
 
 from __future__ import annotations
@@ -148,14 +149,16 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
     }
     running.add(report)
     try:
-        said = await run_process(
+        result = await run_process(
             [report, *(f"--{name}={value}" for name, value in given.items() if value is not None)],
-            lambda share, doing: context.executor.tasks.tell(context.call_id, _work(report, share, doing)),
+            lambda share, doing: context.executor.tasks.report_progress(
+                context.call_id, _work(report, share, doing)
+            ),
         )
     finally:
         running.discard(report)
-    rows = said["rows"][::-1] if report == "balance" else said["rows"]
-    return ReportResult.model_validate({**said, "rows": rows[: request.rows], "rows_total": len(rows)})
+    rows = result["rows"][::-1] if report == "balance" else result["rows"]
+    return ReportResult.model_validate({**result, "rows": rows[: request.rows], "rows_total": len(rows)})
 
 
 def _work(report: str, share: float, doing: str) -> dict[str, Any]:
@@ -178,7 +181,7 @@ async def run_process(arguments: list[str], progress: Progress = lambda share, d
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=_LINE_BYTES,
-        start_new_session=True,  # the JVM is its child: both end together
+        start_new_session=True,  # the JVM is its child, so that one signal to the group ends both
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -211,8 +214,8 @@ async def _failure(
                 found = ClusterError.from_dict(json.loads(text)["error"])
         elif text.startswith('{"progress"'):
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                said = json.loads(text)
-                progress(float(said["progress"]), str(said["doing"])[:200])
+                result = json.loads(text)
+                progress(float(result["progress"]), str(result["doing"])[:200])
         else:
             noise.append(text)
     return found

@@ -32,7 +32,7 @@ class Whoami(Result):
     mode: str  # off, optional, required
     everything: bool  # may do all
     bindings: list[str]
-    permissions: list[str]  # on any resource. "*" is everything
+    permissions: list[str]  # permissions on any resource. "*" is everything
 
 
 class ExplainRequest(Request):
@@ -49,12 +49,12 @@ class ExplainRequest(Request):
 class Explanation(Result):
     mode: str  # off, optional, required
     enforced: bool  # false: refusals are not made, with optional only counted
-    allowed: bool  # what happens now
-    by_bindings: bool  # what the bindings say, and so what happens once they are enforced
+    allowed: bool  # the present decision
+    by_bindings: bool  # the decision by the bindings, which applies once they are enforced
     principal: str
     permission: str
     resource: str
-    binding: str | None  # that allows it
+    binding: str | None  # the binding that allows it
     role: str | None
     why: str
 

@@ -53,7 +53,7 @@ class ProducerItem(Result):
     connected_at: str | None
     connected_at_reason: str | None = None
     principal: str | None  # None without authentication
-    msgs_per_s: float | None  # of the last one to two minutes
+    msgs_per_s: float | None  # average of the last one to two minutes
     bytes_per_s: float | None
     untrusted: dict[str, Any]  # host, client: its address and program
 
@@ -65,19 +65,21 @@ class ConsumerItem(Result):
     topic: str
     subscription: str
     consumer: str
-    active: bool  # of a failover subscription only one is
+    active: bool  # In a failover subscription only one consumer is active
     in_flight: int
     standing: str  # answering, set_aside (all its messages expire), on_trial (it was set aside)
     connected_at: str | None
     connected_at_reason: str | None = None
     principal: str | None  # None without authentication
-    acks_per_s: float | None  # of the last one to two minutes
+    acks_per_s: float | None  # average of the last one to two minutes
     # From sending to acknowledgement, over the same time, by a histogram of powers of two
     handling_p50_ms: int | None
     handling_p99_ms: int | None
     handling_from: Literal["taken", "sent"] | None  # taken: from the report that the application took it
     handling_reason: str | None = None
-    late_acks: int | None  # since it connected: acknowledged after the delivery had expired
+    late_acks: (
+        int | None
+    )  # messages acknowledged after their delivery had expired, since the consumer connected
     expired: int | None
     untrusted: dict[str, Any]  # host, client: its address and program
 

@@ -56,7 +56,7 @@ class SubscriptionItem(Result):
     in_flight: int
     created_at: str | None
     created_at_reason: str | None = None
-    last_consumed_at: str | None  # when a consumer acknowledged, or gave back, anything last
+    last_consumed_at: str | None  # time of the last ack or nack of a consumer
     last_consumed_at_reason: str | None = None  # not_since_start
     last_consumer: str | None  # which one
 
@@ -113,7 +113,7 @@ class SubscriptionDescription(Result):
     consumers: int
     created_at: str | None
     created_at_reason: str | None = None
-    last_consumed_at: str | None  # when a consumer acknowledged, or gave back, anything last
+    last_consumed_at: str | None  # time of the last ack or nack of a consumer
     last_consumed_at_reason: str | None = None  # not_since_start
     last_consumer: str | None  # which one
     failure_policy: dict[str, Any]

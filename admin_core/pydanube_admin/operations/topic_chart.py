@@ -49,7 +49,7 @@ class TopicChart(Result):
     age_s: list[float]  # of each moment, oldest first. The last is as_of
     publish_rate: list[float | None]  # messages a second since the moment before
     subscriptions: list[ChartedSubscription]  # furthest behind first
-    more_subscriptions: int  # that are not shown
+    more_subscriptions: int  # number of subscriptions that are not shown
 
 
 @operation(

@@ -220,7 +220,7 @@ async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
         return (await context.port.move_topic(one, moves[one]))[one]
 
     async def follow() -> MovedTopic:
-        await followed.until_over(begin, lambda work: tasks.tell(context.call_id, *work))
+        await followed.until_over(begin, lambda work: tasks.report_progress(context.call_id, *work))
         return MovedTopic(topic=topic.own.topic, moves=followed.targets)
 
     task_id = await tasks.follow(context, request.model_dump(exclude_none=True), follow())

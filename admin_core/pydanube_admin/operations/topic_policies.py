@@ -34,7 +34,9 @@ class SetTopicPoliciesRequest(Request):
 class TopicPoliciesResult(Result):
     topic: str
     policies: dict[str, int]  # set on the topic itself
-    effective: dict[str, int]  # what holds: the topic's, else its namespace's, else the broker's settings
+    effective: dict[
+        str, int
+    ]  # effective values: the topic's, else its namespace's, else the broker's settings
 
 
 class ChangedTopicPolicies(TopicPoliciesResult, Change):

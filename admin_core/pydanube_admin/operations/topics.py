@@ -68,12 +68,12 @@ class TopicItem(Result):
     dispatch_strategy: str
     messages: int  # next_offset - start_offset
     bytes: int  # stored, as retention_bytes and quotas count it: in the journal until it is tiered, then in objects
-    object_bytes: int  # of these, in objects of the cold tier: compressed, and so fewer than they were
+    object_bytes: int  # their bytes in objects of the cold tier, compressed
     producers: int  # sessions
     consumers: int  # sessions
-    subscriptions: int  # how many
+    subscriptions: int  # number of subscriptions
     last_published_at: str | None  # None: nothing was published
-    newest_offset: int | None  # of the message published last, though it may be given up by now
+    newest_offset: int | None  # offset of the newest message, even if it is deleted by now
     newest_offset_reason: str | None = None  # partitioned | nothing_published
     owner: str | None  # broker id
     owner_reason: str | None = None  # partitioned | unassigned
@@ -128,7 +128,7 @@ class TopicDescription(Result):
     subscriptions: list[str]
     last_published_at: str | None  # None: nothing was published
     last_published_at_reason: str | None = None
-    newest_offset: int | None  # of the message published last, though it may be given up by now
+    newest_offset: int | None  # offset of the newest message, even if it is deleted by now
     newest_offset_reason: str | None = None  # partitioned | nothing_published
     in_use: bool | None  # False: no client is connected, and none wrote, read or left messages unread lately
     in_use_reason: str | None = None
@@ -156,7 +156,9 @@ class TopicDescription(Result):
     object_bytes: int | None
     object_bytes_reason: str | None = None
     policies: dict[str, Any]
-    kept_failure_policies: dict[str, dict[str, Any]]  # of subscriptions that are not there yet, by name
+    kept_failure_policies: dict[
+        str, dict[str, Any]
+    ]  # policies of subscriptions that do not exist yet, by name
     topic_schema: Annotated[dict[str, Any] | None, Field(alias="schema")]  # None: no schema is bound
     created_at: str
     mirror_of: str | None  # link and topic of the source, if only a link writes it

@@ -96,7 +96,7 @@ class FindingAfter(Result):
 class ChangedItem(Result):
     """One change. Its `findings_after` began after it did, and before the next one of the same subject did."""
 
-    at: str  # of its end, or, while it is under way, of its begin
+    at: str  # time of its end. While it is under way, of its begin
     kind: Literal["operator", "client", "cluster"]
     state: Literal["under_way", "failed", "interrupted"] | None = (
         Field(  # absent: it was made. under_way: its task

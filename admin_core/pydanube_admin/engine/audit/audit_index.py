@@ -52,7 +52,7 @@ _MOST_VALUE: Final = 190 * 1024  # bytes, a little below the limit of the metada
 _Hashed = tuple[int, int]
 
 
-class AuditQuestion:
+class AuditSearch:
     """The terms of an audit query. None: any. `matches` is the glob over operations, if there is one."""
 
     def __init__(
@@ -106,11 +106,11 @@ class Stretch:
         known = len(names) <= _MOST_NAMES and all(len(name) <= 100 for name in names)
         return cls(bytes(bits), frozenset(names) if known else None)
 
-    def may_hold(self, asked: AuditQuestion) -> bool:
+    def may_hold(self, search: AuditSearch) -> bool:
         """Return whether a record of the stretch may match."""
-        if asked.call is not None and not self._has(asked.call):
+        if search.call is not None and not self._has(search.call):
             return False
-        return any(map(self._has, asked.entries(self.operations)))
+        return any(map(self._has, search.entries(self.operations)))
 
     def _has(self, entry: _Hashed) -> bool:
         # Inlined on purpose: a query tests thousands of stretches.
@@ -200,10 +200,10 @@ class AuditIndex:
         self._task: asyncio.Task[None] | None = None
         self._looked_at = -1  # the number of full stretches at the last pass, negative before the first
 
-    def may_hold(self, stretch: int, asked: AuditQuestion) -> bool:
+    def may_hold(self, stretch: int, search: AuditSearch) -> bool:
         """Return whether the records of a stretch have to be read."""
         known = self.stretches.get(stretch)
-        return known is None or known.may_hold(asked)
+        return known is None or known.may_hold(search)
 
     @property
     def built(self) -> int:

@@ -107,21 +107,21 @@ class AuditLog:
         self._task: asyncio.Task[None] | None = None
         self._head: Head | None = None  # None: to be read from the topic first
         self.error: ClusterError | None = None  # why the last group could not be written
-        self._draw: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # source of gathered records
+        self._source: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # source of gathered records
 
     @property
     def head(self) -> Head | None:
         """The last record confirmed to be on stable storage."""
         return self._head
 
-    def draw_from(self, gathered: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Register a source of records, which is read at `draw` and before a query."""
-        self._draw = gathered
+    def collect_from(self, gathered: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Register a source of records, which is read at `collect` and before a query."""
+        self._source = gathered
 
-    def draw(self) -> None:
-        """Take records from the sources, while there is room."""
+    def collect(self) -> None:
+        """Take the records of the registered source, if there is room."""
         if len(self._waiting) < MAX_WAITING:
-            self.note(*self._draw())
+            self.note(*self._source())
 
     def check_room(self) -> None:
         """Raise `AuditUnavailable` if no more records are accepted."""
@@ -147,7 +147,7 @@ class AuditLog:
 
     async def settled(self) -> None:
         """Wait until no record is waiting, or none can be written."""
-        self.draw()
+        self.collect()
         while self._task is not None and self.error is None:
             await asyncio.wait([self._task])
 

@@ -90,7 +90,7 @@ class ExportedAudit(Result):
 
 
 class AuditRecord(Result):
-    """One record, as it is stored. What earlier versions did not write yet has a default."""
+    """One record, as it is stored. Fields that earlier versions did not write have a default."""
 
     broker_id: str | None = None
     seq: int
