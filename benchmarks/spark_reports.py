@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_spark import open_session
 from pydanube_spark.reports.engine import on_spark
-from pydanube_spark.reports.lag.work import LagQuestion, LagWork
+from pydanube_spark.reports.lag.work import LagRequest, LagWork
 from pydanube_spark.reports.run import Span
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
@@ -63,8 +63,8 @@ def main() -> None:
             span = Span(since_ms=plan.start_ms, until_ms=plan.start_ms + plan.hours * HOUR_MS)
             begun = time.monotonic()
             load_before = os.getloadavg()[0]
-            question = LagQuestion(store=StoreOptions(url=folder), cluster=None, span=span)
-            frame = on_spark(spark, LagWork.plan(question))
+            request = LagRequest(store=StoreOptions(url=folder), cluster=None, span=span)
+            frame = on_spark(spark, LagWork.plan(request))
             with PeakMemory() as memory:
                 rows = frame.toArrow().num_rows
             took_s = time.monotonic() - begun

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-# Words of the original tool that are another operation of ours: (operation, which argument its positional is).
+# Words of the original tool for operations with other names here → (operation, argument for its positional word).
 ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
     ("topics", "subscriptions"): ("subscriptions.list", "topic"),
     ("topics", "unsubscribe"): ("subscriptions.delete", None),
@@ -70,7 +70,7 @@ def print_group(word: str, summary: str, verbs: Mapping[str, str]) -> None:
 
 
 def unknown_word(word: str, words: Sequence[str], *, group: str | None = None) -> InvalidArgument:
-    """The usage error for a word that is no command (or verb of `group`). `words` may be groups with a verb."""
+    """Return the usage error for a word that is no command, or no verb of `group`. `words`: the known ones."""
     kind = "option" if word.startswith("-") else "verb" if group else "command"
     if kind == "option":
         words = ("--help",) if group else ("--help", "--version")

@@ -1,4 +1,4 @@
-"""`danube report lag|balance`: reports on Spark over the telemetry in the object store, without a broker."""
+"""`danube report lag|balance`: reports over the telemetry in the object store, which need no running broker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def lag(*, common: Common, options: ReportOptions) -> int:
     """Report how far each subscription was behind, hour by hour, and which are in trouble."""
     result = _run("lag", common, options)
     if not common.as_json:
-        say_lag(result)
+        print_lag(result)
     trouble = {name: count for name, count in result["summary"]["statuses"].items() if name in _TROUBLE}
     if options.fail_on and trouble:
         what = ", ".join(f"{count} {name}" for name, count in trouble.items())
@@ -84,7 +84,7 @@ def balance(*, common: Common, options: ReportOptions) -> int:
     result = _run("balance", common, options)
     summary = result["summary"]
     if not common.as_json:
-        say_balance(result)
+        print_balance(result)
     if options.fail_on and summary["verdict"] != "BALANCED":
         raise ConditionNotMet(
             f"the cluster is {summary['verdict']}: {summary['because']}", verdict=summary["verdict"]
@@ -115,7 +115,7 @@ def _run(report: str, common: Common, options: ReportOptions) -> dict[str, Any]:
 
 
 def _store(common: Common) -> dict[str, str | None]:
-    """Return the object store: the broker's, or else the one in the settings here."""
+    """Return the options of the object store: the broker's, or those in the settings here if it is not reachable."""
     try:
         tier = common.call("brokers.status")["tier"]
     except Unavailable as error:
@@ -125,11 +125,15 @@ def _store(common: Common) -> dict[str, str | None]:
             f"the broker has no object store: {tier.get('reason')}", field="tier", value=None
         )
     settings = common.call("brokers.config")["settings"]
-    said = {each["name"]: each["value"] for each in settings}
-    rules = {name.replace("_", "-"): said.get(f"diagnosis.{name}") for name in _RULES}
-    told = {"endpoint": tier["endpoint"], "region": tier["region"], "path-style": _switch(tier["path_style"])}
+    values = {each["name"]: each["value"] for each in settings}
+    rules = {name.replace("_", "-"): values.get(f"diagnosis.{name}") for name in _RULES}
+    connection = {
+        "endpoint": tier["endpoint"],
+        "region": tier["region"],
+        "path-style": _switch(tier["path_style"]),
+    }
     own = {name: value for name, value in _connection().items() if value is not None}
-    return {"tier": tier["url"], "tier-cluster": tier["cluster"], **told, **own, **rules}
+    return {"tier": tier["url"], "tier-cluster": tier["cluster"], **connection, **own, **rules}
 
 
 def _store_of_settings(unavailable: Unavailable) -> dict[str, str | None]:
@@ -156,7 +160,7 @@ def _settings() -> Any:
 
 
 def _connection() -> dict[str, str | None]:
-    """Return how to reach the store, by the settings in the environment."""
+    """Return the options of the connection to the store, from the settings in the environment."""
     try:
         tier = _settings().tier
     except ClusterError:
@@ -176,7 +180,7 @@ def _switch(value: bool | None) -> str | None:
 
 
 def _rules() -> dict[str, str | None]:
-    """Return the thresholds for `STUCK` from the settings in the environment."""
+    """Return the settings of `_RULES` from the environment."""
     try:
         diagnosis = _settings().diagnosis
     except ClusterError:
@@ -197,7 +201,7 @@ def _progress() -> Callable[[str, float], None]:
 
 
 def _why(row: Mapping[str, Any]) -> str | None:
-    """The reason of a status, in two words."""
+    """Return the reason of a status in a few words, or None if it needs none."""
     from pydanube_spark.reports.pages.time_texts import age_text
 
     if row["stuck_reason"]:
@@ -211,7 +215,7 @@ def _why(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def say_lag(result: Mapping[str, Any]) -> None:
+def print_lag(result: Mapping[str, Any]) -> None:
     from pydanube_core.telemetry.tables import FRESH_S
     from pydanube_spark.reports.pages.time_texts import age_text
 
@@ -240,10 +244,10 @@ def say_lag(result: Mapping[str, Any]) -> None:
     print(
         f"\n{counted(summary['subscriptions'], 'subscription')} from {since} to {result['until']}{begins}: {counts}{gone}"
     )
-    _say_files(result)
+    _print_files(result)
 
 
-def say_balance(result: Mapping[str, Any]) -> None:
+def print_balance(result: Mapping[str, Any]) -> None:
     def busiest(row: Mapping[str, Any]) -> str | None:
         # A load is a share only of a known capacity. Without one, brokers are compared by max ÷ mean.
         resource = row["resources"].get(row["bottleneck"], {})
@@ -264,10 +268,10 @@ def say_balance(result: Mapping[str, Any]) -> None:
         ]
     )
     print("\n" + printable(f"{result['summary']['verdict']}: {result['summary']['because']}"))
-    _say_files(result)
+    _print_files(result)
 
 
-def _say_files(result: Mapping[str, Any]) -> None:
+def _print_files(result: Mapping[str, Any]) -> None:
     for text in result["summary"]["damaged_files"]:
         print(printable(f"damaged: {text}"))
     for path in result["files"].values():

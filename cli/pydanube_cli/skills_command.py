@@ -1,4 +1,4 @@
-"""`danube skills`: instructions for coding agents, shipped with the package, put where an agent's program finds them.
+"""`danube skills`: install the shipped instructions for coding agents in the folders where their programs look.
 
 Each is a folder with a SKILL.md in the open form of https://agentskills.io.
 """
@@ -84,7 +84,7 @@ def install(*, common: Common, options: InstallOptions) -> None:
 
 
 def _check_ours(path: Path) -> None:
-    """Refuse to replace a file that is no skill of that name, or a link out of the project."""
+    """Check that a path is free or a skill of that name, and no link. Raises `AlreadyExists`."""
     if path.is_symlink() or any(each.is_symlink() for each in list(path.parents)[:3]):
         raise AlreadyExists(
             f"{path} is reached by a link: remove the link, or choose another --dir", field="dir"
@@ -94,7 +94,7 @@ def _check_ours(path: Path) -> None:
     head = path.read_bytes()[:200].decode("utf-8", "replace").splitlines()[:2]
     if head != ["---", f"name: {path.parent.name}"]:
         raise AlreadyExists(
-            f"{path} exists and is another's: move it away, or choose another --dir",
+            f"{path} exists and is not a skill of danube: move it away, or choose another --dir",
             field="dir",
             value=str(path),
         )

@@ -41,7 +41,7 @@ def test_the_balance_table_fits_80_columns_and_calls_no_bytes_a_share(
         "score": None,
         "resources": {},
     }
-    report.say_balance(
+    report.print_balance(
         {
             "rows": [balance_row(known=True), balance_row(known=False), {**undecided, "max_over_mean": None}],
             "summary": {
@@ -85,7 +85,7 @@ def test_the_lag_table_fits_80_columns_and_says_why_before_it_says_rates(
         "stuck_reason": "nothing_in_flight",
         "gone": None,
     }
-    report.say_lag(
+    report.print_lag(
         {
             "rows": [row, {**row, "status": "FALLING_BEHIND", "stuck_reason": None}],
             "since": "2026-01-31T12:00:00.000Z",

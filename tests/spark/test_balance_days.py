@@ -82,7 +82,7 @@ def days(draw: st.DrawFn) -> Day:
 def judged(day: Day, bucket_minutes: int, order: random.Random) -> list[dict[str, Any]]:
     known = Telemetry(
         store=StoreOptions(url="memory://"), cluster="c", keys=(), interval_ms=MINUTE, thinned_ms=0, stored_bytes=0,
-        oldest_ms=SPAN.since_ms, newest_ms=SPAN.until_ms, told_ms={}, alive_ms={},
+        oldest_ms=SPAN.since_ms, newest_ms=SPAN.until_ms, last_round_ms={}, alive_ms={},
     )  # fmt: skip
     work = BalanceWork(brokers=known, topics=known, span=SPAN)
     bucket_ms = bucket_minutes * MINUTE

@@ -123,7 +123,7 @@ def test_ages_are_drawn_in_the_largest_unit_that_the_longest_fills(
 
 def test_a_terminal_is_given_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(HOSTILE)
-    report.say_lag(
+    report.print_lag(
         {
             "rows": [shown_row(row) for row in offenders(found)],
             "since": "a",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pydanube_spark.reports.lag.history import ARRAYS, Grid
 from pydanube_spark.reports.lag.packing import pack
-from pydanube_spark.reports.lag.work import LagQuestion, LagWork
+from pydanube_spark.reports.lag.work import LagRequest, LagWork
 from pydanube_spark.reports.run import Span
 from pydanube_spark.reports.source import Telemetry
 from pydanube_storage.objects import StoreOptions
@@ -38,11 +38,11 @@ def judged(*parts: dict[str, Any]) -> list[dict[str, Any]]:
     told = {"A": START + 600 * SECOND, "B": END}
     known = Telemetry(
         store=StoreOptions(url="memory://"), cluster="c", keys=(), interval_ms=5 * SECOND, thinned_ms=0,
-        stored_bytes=0, oldest_ms=START, newest_ms=END, told_ms=told, alive_ms=told,
+        stored_bytes=0, oldest_ms=START, newest_ms=END, last_round_ms=told, alive_ms=told,
     )  # fmt: skip
     span = Span(since_ms=START, until_ms=END)
-    question = LagQuestion(store=known.store, cluster=None, span=span, exact_ages=False)
-    work = LagWork(question=question, telemetry=known, grid=Grid.of(5 * SECOND), logs={})
+    request = LagRequest(store=known.store, cluster=None, span=span, exact_ages=False)
+    work = LagWork(request=request, telemetry=known, grid=Grid.of(5 * SECOND), logs={})
     return [row for row in work.judge(parts) if row["hour_ms"] is None]
 
 

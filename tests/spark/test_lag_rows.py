@@ -173,7 +173,7 @@ def test_time_before_the_first_sample_and_after_the_last_is_unknown() -> None:
     minutes = json.loads(made[-1].minutes)
     assert minutes == pytest.approx({"CAUGHT_UP": 4.917, "UNKNOWN": 55.083}, abs=0.002)
     assert (made[-1].status, made[-1].as_of_ms) == ("CAUGHT_UP", START + 719 * 5000)
-    told = rows(picked(history(next_offset=3000), TICKS >= 660, told_ms=START + HOUR - 1))[-1]
+    told = rows(picked(history(next_offset=3000), TICKS >= 660, last_round_ms=START + HOUR - 1))[-1]
     assert json.loads(told.minutes)["UNKNOWN"] == pytest.approx(55.0, abs=0.002)
 
 
@@ -184,7 +184,7 @@ def test_an_age_is_that_of_the_newest_sample_and_grows_only_while_the_broker_tel
     row = list(rows_of_history(history(**busy), until, GRID, DiagnosisOptions()))[-1]
     assert (row.status, row.oldest_unread_age_s, row.as_of_ms) == ("CAUGHT_UP", 0.2, START + 719 * 5000)
     assert row.max_age_s == 0.2
-    held = picked(history(**busy), TICKS % 12 == 0, told_ms=START + HOUR)
+    held = picked(history(**busy), TICKS % 12 == 0, last_round_ms=START + HOUR)
     row = list(rows_of_history(held, until, GRID, DiagnosisOptions()))[-1]
     assert row.as_of_ms == START + HOUR
     assert row.oldest_unread_age_s == 60.2, "told at 59:00, and not told otherwise in the rounds until 60:00"

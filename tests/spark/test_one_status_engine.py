@@ -140,7 +140,7 @@ def as_the_report(found: dict[str, Any], log: LogFacts | None, end_ms: int) -> t
         "unanswered": found["unanswered"][kept],
         "oldest_unread_age_ms": found["age"][kept],
     }
-    history = History(arrays, GRID, log, told_ms=end_ms)
+    history = History(arrays, GRID, log, last_round_ms=end_ms)
     row = list(rows_of_history(history, Span(since_ms=START, until_ms=end_ms + 1), GRID, OPTIONS))[-1]
     return row.status, row.since_ms, row.stuck_reason, row.lag_messages, row.lost_messages
 

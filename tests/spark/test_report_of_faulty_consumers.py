@@ -12,7 +12,7 @@ import pytest
 from pydanube.sync import connect
 from pydanube_core.units import format_time
 from pydanube_spark.reports.balance.work import bucket_ms_of
-from pydanube_spark.reports.lag.work import LagQuestion, LagWork
+from pydanube_spark.reports.lag.work import LagRequest, LagWork
 from pydanube_spark.reports.run import Span
 from pydanube_storage.objects import StoreOptions
 
@@ -96,8 +96,8 @@ def test_the_report_says_what_duckdb_finds_in_the_same_files(broker: BrokerProce
     rows = {row["subscription"]: row for row in report["rows"]}
     assert set(rows) == set(FAULTS)
     span = Span(since_ms=asked_ms - 40_000, until_ms=asked_ms)
-    question = LagQuestion(store=StoreOptions(url=str(telemetry)), cluster=None, span=span)
-    grid = LagWork.plan(question).grid
+    request = LagRequest(store=StoreOptions(url=str(telemetry)), cluster=None, span=span)
+    grid = LagWork.plan(request).grid
     spacing = {"window_ms": grid.window_ms, "interval_ms": grid.interval_ms}
     check_lag(
         report["rows"],

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pydanube_cli.report import say_lag
+from pydanube_cli.report import print_lag
 from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
@@ -173,7 +173,7 @@ def test_pictures_begin_where_telemetry_does(
     move = balance["summary"]["moves"][0]
     page = (tmp_path / "balance.html").read_text()
     assert f"danube topics move {move['topic']} --to-broker {move['target']}" in page
-    say_lag(found)
+    print_lag(found)
     said = capsys.readouterr().out
     assert re.search(r"FALLING_BEHIND .* \+\d+\.\d/s ", said), said
     assert re.search(r"telemetry begins .*newest sample [\d,.]+ days old", said), said

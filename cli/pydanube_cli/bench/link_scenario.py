@@ -1,7 +1,7 @@
-"""`danube bench link`: two lone brokers, and a link that mirrors topics of the one at the other.
+"""`danube bench link`: two lone brokers, and a link by which one mirrors topics of the other.
 
-Its top speed stands beside that of an SDK consumer and producer in one process that copy the same messages. Lag is seen by
-two readers, one at each side, at half of that speed.
+Its top speed is compared with an SDK consumer and producer that copy the same messages in one process. Two readers, one at
+each side, measure lag at half of the top speed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def link(plan: Plan, runs: int, home: Path | None) -> Found:
 
 
 async def _call(broker: RunningBroker, operation: str, **arguments: Any) -> Found:
-    """Call an operation, with its plan if it wants one."""
+    """Call an operation, with the token of its plan if it requires one."""
     async with OpsClient(broker.admin_url, timeout_s=120) as ops:
         try:
             return await ops.call(operation, arguments)
@@ -196,7 +196,7 @@ async def _lagging(
 def _behind(
     there: Sequence[tuple[int, float]], here: Sequence[tuple[int, float]]
 ) -> tuple[list[float], list[int]]:
-    """Return for each arrival at the mirror the milliseconds since the source's reader had it, and the messages it lacked."""
+    """Return by how much the mirror was behind at each arrival: milliseconds after the source's reader, and messages."""
     ends, times = [end for end, _ in there], [at for _, at in there]
     ms: list[float] = []
     messages: list[int] = []
@@ -238,7 +238,7 @@ async def _quiet(count: int, source: RunningBroker, here: RunningBroker) -> Foun
     await _topics(source, "quiet", count)
     await _linked(source, here, "quiet", "/quiet/*")
     await _until_mirrored(here, "quiet", count)
-    await asyncio.sleep(5.0)  # heads and telemetry of what was made
+    await asyncio.sleep(5.0)  # until heads and telemetry of the new topics are written
     own = await _busy(source) - before[0]
     share = await _busy(here) - before[1]
     return {"share_of_a_core": round(max(0.0, share), 4), "share_at_the_source": round(max(0.0, own), 4)}

@@ -52,8 +52,8 @@ class ReportRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The result of a report for one stretch of time."""
+class SpanResult:
+    """The result of a report for one span of time."""
 
     cluster: str
     engine: str  # python or spark
@@ -85,10 +85,12 @@ class Report:
     """
 
     name: str
-    plan: Callable[[ReportRequest, Span], Callable[[], Found]]
+    plan: Callable[[ReportRequest, Span], Callable[[], SpanResult]]
     shown: Callable[[Row], dict[str, Any]] = dict
     answered: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
-    compared: Callable[[Found, Found], dict[str, Any]] = lambda before, now: {"summary": before.summary}
+    compared: Callable[[SpanResult, SpanResult], dict[str, Any]] = lambda before, now: {
+        "summary": before.summary
+    }
     beside: Callable[[list[dict[str, Any]], Sequence[Row]], list[dict[str, Any]]] = lambda rows, before: rows
     files: Files | None = None
 
@@ -112,10 +114,14 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
 
 
 def run_report(report: Report, request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
-    """Make a report: {report, cluster, since, until, known_from, as_of, data_age_s, engine, took_s, rows, summary, files}, and
-    `previous` if it compares. All rows are in the files.
+    """Run a report and write its files.
 
-    Raises `ClusterError` without a store, telemetry, telemetry of that time, a matching topic, or Java.
+    Returns:
+        {report, cluster, since, until, known_from, as_of, data_age_s, engine, took_s, rows, summary, files}, and `previous`
+        if the request compares. `rows` are the rows of the answer. The files have all rows.
+
+    Raises:
+        ClusterError: there is no store, no telemetry of that time, no matching topic, or no Java for Spark.
     """
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000
@@ -160,7 +166,7 @@ def run_report(report: Report, request: ReportRequest, progress: Progress = no_p
 
 
 def _previous(
-    report: Report, request: ReportRequest, span: Span, now: Found
+    report: Report, request: ReportRequest, span: Span, now: SpanResult
 ) -> tuple[dict[str, Any], Sequence[Row]]:
     """Return {since, until, …} of the time of equal length before, and its rows, or {since, until, reason} and none."""
     before = Span(since_ms=max(0, 2 * span.since_ms - span.until_ms), until_ms=span.since_ms)

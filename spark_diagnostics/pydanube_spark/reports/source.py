@@ -26,9 +26,9 @@ _SHORTEST_MS: Final = 100
 class Telemetry:
     """The files of one table that a report reads. `interval_ms`: between two rounds of the brokers.
 
-    `told_ms`: broker → its last round in the time, until which the last sample of a subscription holds.
-    `alive_ms`: broker → the latest moment after which it reported for at least as long as a sample holds. A subscription
-    without samples since then does not exist any more.
+    `last_round_ms`: broker → its last round in the time, until which the last sample of a subscription holds.
+    `alive_ms`: broker → the latest time from which on it reported for as long as a sample holds. A subscription without a
+    sample since then was deleted.
     """
 
     store: StoreOptions
@@ -39,7 +39,7 @@ class Telemetry:
     stored_bytes: int
     oldest_ms: int  # the first round in the time if telemetry begins in it, else before the time
     newest_ms: int
-    told_ms: Mapping[str, int]
+    last_round_ms: Mapping[str, int]
     alive_ms: Mapping[str, int]
 
 
@@ -73,7 +73,7 @@ def find_telemetry(
     rounds = list(stored_files(opened, name, table_named("brokers"), start_ms=start_ms, end_ms=end_ms))
     interval_ms = _interval_ms(opened, rounds)
     coarsest = max(file.generation for _, file, _ in found)
-    told_ms = _told_ms(opened, rounds, end_ms)
+    last_round_ms = _last_round_ms(opened, rounds, end_ms)
     thinned_ms = {2: 60_000, 3: 3_600_000}.get(coarsest, 0)
     return Telemetry(
         store=store,
@@ -83,13 +83,15 @@ def find_telemetry(
         thinned_ms=thinned_ms,
         stored_bytes=sum(size for _, _, size in found),
         oldest_ms=_oldest_ms(opened, rounds, start_ms, max(interval_ms, thinned_ms)),
-        newest_ms=max(told_ms.values(), default=min(end_ms, max(file.end_ms for _, file, _ in found))),
-        told_ms=told_ms,
+        newest_ms=max(last_round_ms.values(), default=min(end_ms, max(file.end_ms for _, file, _ in found))),
+        last_round_ms=last_round_ms,
         alive_ms=_alive_ms([file for _, file, _ in rounds], HOLD_ROUNDS * interval_ms),
     )
 
 
-def _told_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_ms: int) -> dict[str, int]:
+def _last_round_ms(
+    store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_ms: int
+) -> dict[str, int]:
     """Return each broker's last sample before `end_ms`, by its newest file. Unreadable files are left out."""
     newest: dict[str, tuple[int, str]] = {}
     for key, file, _ in rounds:

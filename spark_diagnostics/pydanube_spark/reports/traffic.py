@@ -22,7 +22,7 @@ from pydanube_core.units import format_time
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 from pydanube_storage.topics.located import open_for_reading
 
-from pydanube_spark.reports.run import Found, Report, ReportRequest, Span, run_report
+from pydanube_spark.reports.run import Report, ReportRequest, Span, SpanResult, run_report
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 
 COUNTERS: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
@@ -252,7 +252,7 @@ class _Files:
 def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int | None) -> None:
     """Count one broker's files. The last sample of each log is carried over to the next file."""
     last: dict[int, tuple[int, int, Any]] = {}  # log → (time, life, values)
-    told_ms = began_ms  # the broker's last round in the previous files, first its start
+    last_round_ms = began_ms  # the broker's last round in the previous files, first its start
     for samples in files.read(keys):
         if not len(samples.rounds):
             continue
@@ -269,7 +269,7 @@ def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int 
                 continue
             # New at this broker since its previous round. The rise before its first round has no known time.
             at = int(np.searchsorted(samples.rounds, samples.times[row]))
-            earlier = samples.rounds[at - 1] if at else told_ms
+            earlier = samples.rounds[at - 1] if at else last_round_ms
             before_ms[row] = samples.times[row] if earlier is None else earlier
             values[row] = 0
         goes_on = (lives == samples.lives)[:, None] & (samples.values >= values)
@@ -280,15 +280,15 @@ def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int 
             found.add(places[counted], before_ms[counted], samples.times[counted], rises[counted])
         for row in np.flatnonzero(np.append(first[1:], [True] * (len(first) > 0))):
             last[int(samples.logs[row])] = (samples.times[row], samples.lives[row], samples.values[row])
-        found.from_ms = min(found.from_ms, int(samples.rounds[0]) if told_ms is None else told_ms)
-        told_ms = int(samples.rounds[-1])
-        found.until_ms = max(found.until_ms, told_ms)
+        found.from_ms = min(found.from_ms, int(samples.rounds[0]) if last_round_ms is None else last_round_ms)
+        last_round_ms = int(samples.rounds[-1])
+        found.until_ms = max(found.until_ms, last_round_ms)
 
 
-def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
-    def find() -> Found:
+def _plan(request: ReportRequest, span: Span) -> Callable[[], SpanResult]:
+    def find() -> SpanResult:
         found = traffic_of(request, span)
-        return Found(
+        return SpanResult(
             cluster=found.cluster,
             engine="python",
             oldest_ms=found.from_ms,

@@ -149,11 +149,11 @@ def _topics(
 ) -> tuple[list[TopicLoad], dict[str, str], int, int]:
     """Return loads of topics, brokers with too much unknown load and why, ownership changes, and undone changes."""
     by_topic: dict[str, list[Row]] = defaultdict(list)
-    told_ms: dict[str, int] = {}
+    last_round_ms: dict[str, int] = {}
     for row in rows:
         by_topic[row["topic"]].append(row)
-        told_ms[row["broker_id"]] = max(row["taken_at"], told_ms.get(row["broker_id"], 0))
-    all_told_ms = min(told_ms.values(), default=0)
+        last_round_ms[row["broker_id"]] = max(row["taken_at"], last_round_ms.get(row["broker_id"], 0))
+    all_reported_ms = min(last_round_ms.values(), default=0)
     bytes_of: dict[str, dict[Resource, float]] = {}
     owner: dict[str, Row] = {}
     cooling: dict[str, bool] = {}
@@ -187,7 +187,7 @@ def _topics(
     for topic, row in owner.items():
         broker = brokers[row["broker_id"]]
         share = sum(bytes_of[topic].values()) / total[broker.broker_id] if total[broker.broker_id] else 0.0
-        if row["taken_at"] < all_told_ms:
+        if row["taken_at"] < all_reported_ms:
             continue
         base = TopicName.parse(topic).base
         # At most its broker's load, which is sampled at other moments: a move must not make loads negative.

@@ -14,7 +14,7 @@ from pydanube_core.units import format_time
 from pydanube_spark.reports.balance.page import balance_page
 from pydanube_spark.reports.balance.work import BALANCE_SCHEMA, DAMAGED, BalanceWork, with_missing
 from pydanube_spark.reports.engine import rows_of
-from pydanube_spark.reports.run import Files, Found, Report, ReportRequest, Span, run_report
+from pydanube_spark.reports.run import Files, Report, ReportRequest, Span, SpanResult, run_report
 
 Row = Mapping[str, Any]
 FULL: Final = 0.8
@@ -22,14 +22,16 @@ _DAY_S: Final = 86_400.0
 _JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "deductions", "missing")
 
 
-def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
+def _plan(request: ReportRequest, span: Span) -> Callable[[], SpanResult]:
     return partial(_find, BalanceWork.plan(request.store, request.cluster, span, request.topic), request)
 
 
-def _find(work: BalanceWork, request: ReportRequest) -> Found:
+def _find(work: BalanceWork, request: ReportRequest) -> SpanResult:
     """Return a row for each stretch of the time.
 
-    Raises `CorruptObject`, `InvalidArgument`: there are none, since no file can be read, or nothing was sampled.
+    Raises:
+        CorruptObject: no file of the time can be read.
+        InvalidArgument: no broker, or no matching topic, was sampled in the time.
     """
     found, engine = rows_of(work, request.master)
     damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
@@ -44,7 +46,7 @@ def _find(work: BalanceWork, request: ReportRequest) -> Found:
         raise InvalidArgument(
             f"no topic {request.topic!r} was sampled in that time", field="topic", value=request.topic
         )
-    return Found(
+    return SpanResult(
         cluster=work.brokers.cluster,
         engine=engine,
         oldest_ms=work.brokers.oldest_ms,
@@ -62,7 +64,7 @@ def shown_row(row: Row) -> dict[str, Any]:
 
 
 def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
-    """Return the state of the last stretch, the last judged one before it if it is undecided, and the development."""
+    """Return the summary: the last stretch, the newest judged one before it if it is undecided, counts, and a forecast."""
     judged = [row for row in rows if row["score"] is not None]
     last = rows[-1]
     before = judged[-1] if judged and last["score"] is None else None
@@ -119,7 +121,7 @@ def forecast(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def days_to_full(points: Sequence[tuple[int, float]]) -> tuple[float | None, str | None]:
-    """Return (days, reason) until a share reaches 80 %, by the Theil-Sen slope. Days are None unless it surely rises."""
+    """Return (days until a share reaches 80 %, reason), by the Theil-Sen slope. Days are None unless its lower bound is above 0."""
     if not points:
         return None, "not_known"
     if points[-1][1] >= FULL:

@@ -1,9 +1,9 @@
 """The samples of one subscription as arrays, and windows of them for the rules of diagnosis.
 
-A sample holds until the next one, for `hold_ms` at most, because brokers record changes, and everything once a minute. So
-a window has a grid of moments, and takes for each the last sample before it. The values of a sample are certain until
-the round before the next sample, and after the last sample until the broker's last round. Nothing is extrapolated beyond
-that.
+Brokers record a subscription when it changes, and once a minute in any case. So a sample holds until the next one, for at
+most `hold_ms`. A window is a grid of moments, each with the last sample before it. The values of a sample are certain until
+the round before the next sample, or until the broker's last round if there is no next sample. No value is extrapolated
+beyond that.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """Further facts about a log, from the last sample of its load. None if unknown or unlimited."""
+    """Message size and retention of a log, from the last sample of its load. None if unknown or unlimited."""
 
     message_bytes: float | None = None  # mean size of the messages since its broker started
     retention_age_s: int | None = None
@@ -71,11 +71,11 @@ class History:
     Args:
         arrays: `ARRAYS`.
         log: facts about its log.
-        told_ms: the last round of its broker, until which the last sample holds.
+        last_round_ms: the last round of its broker, until which the last sample holds.
     """
 
     def __init__(
-        self, arrays: dict[str, Ints], grid: Grid, log: LogFacts | None = None, *, told_ms: int = 0
+        self, arrays: dict[str, Ints], grid: Grid, log: LogFacts | None = None, *, last_round_ms: int = 0
     ) -> None:
         self.log = log or LogFacts()
         self.times = arrays["taken_at"]
@@ -97,7 +97,7 @@ class History:
         )
         self._grid = grid
         times, count = self.times, len(self.times)
-        gaps = np.diff(times, append=times[-1:] + max(0, told_ms - self.last_ms) + grid.interval_ms)
+        gaps = np.diff(times, append=times[-1:] + max(0, last_round_ms - self.last_ms) + grid.interval_ms)
         held = gaps <= grid.hold_ms
         held[-1:] = True
         #: `_lasts`: for how long each sample holds. `_until`: the moment until which its values are certain
@@ -134,7 +134,7 @@ class History:
         return np.where(held, found, -1)
 
     def known_ms(self, begins: Ints, ends: Ints) -> Ints:
-        """Return how much of each `[begin, end)` samples cover."""
+        """Return for how many milliseconds of each `[begin, end)` a sample holds."""
         return self._known_before(ends) - self._known_before(begins)
 
     def _known_before(self, moments: Ints) -> Ints:
@@ -145,7 +145,7 @@ class History:
         return found
 
     def rise(self, counter: str, start_ms: int, end_ms: int) -> int | None:
-        """Return a counter's rise in the samples of a time. It starts at 0 with each start of the broker."""
+        """Return a counter's rise in `[start_ms, end_ms)`, None without samples. It restarts at 0 with the broker."""
         first, end = np.searchsorted(self.times, [start_ms, end_ms])
         if end <= first:
             return None
@@ -155,7 +155,7 @@ class History:
         return int(np.where(same, np.maximum(0, np.diff(values)), values[1:]).sum())
 
     def newly_lost(self, start_ms: int, end_ms: int) -> int | None:
-        """Return how many messages were lost in the samples of a time, even if the cursor has passed them since."""
+        """Return how many messages were lost in `[start_ms, end_ms)`, also those that the cursor has passed since."""
         first, end = np.searchsorted(self.times, [start_ms, end_ms])
         if end <= first:
             return None
@@ -170,12 +170,12 @@ class History:
         index, when = index[known], moments[known]
         ages = self.age[index] + np.minimum(when, self._until[index]) - self.times[index]
         unread = self.lag[index] > 0
-        told = ~unread | (self.age[index] >= 0)
-        found: npt.NDArray[np.float64] = np.where(unread, ages / 1000, 0.0)[told]
+        is_known = ~unread | (self.age[index] >= 0)
+        found: npt.NDArray[np.float64] = np.where(unread, ages / 1000, 0.0)[is_known]
         return found
 
     def window(self, end_ms: int) -> LagWindow:
-        """Return the window that ends at a moment, to be judged as of the end of its last sample."""
+        """Return the window that ends at `end_ms`. It is judged as of the time until which its last sample holds."""
         grid = self._grid
         moments = end_ms - grid.step_ms * np.arange(grid.points - 1, -1, -1, dtype=np.int64)
         index = self.at(moments)
@@ -187,7 +187,7 @@ class History:
         last = int(index[-1])
         age = int(self.age[last])
         unread = bool(self.lag[last])
-        # Without an age in the sample it is found by bisection in the heads, which are views of integers.
+        # If the sample has no age, the rules find it by bisection in the heads.
         heads = slice(0, last + 1) if unread and age < 0 else slice(0, 0)
         read = int(self._read[last])
 

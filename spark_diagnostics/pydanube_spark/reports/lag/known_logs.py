@@ -1,7 +1,7 @@
-"""Further facts about logs for the lag report: the size of messages, and retention.
+"""Message size and retention of each log, for the lag report.
 
-The facts are as of the end of the reported time, from the last hour with samples of topics' loads. They fit the driver's
-memory with one row per log.
+They are as of the end of the reported time, from the last hour with samples in the table `topics`. With one row per log
+they fit into the driver's memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
 
 
 def log_facts(options: StoreOptions, cluster: str, span: Span, topic: str | None) -> dict[int, LogFacts]:
-    """Return facts by topic id. Damaged files are skipped, which costs sizes but no lag."""
+    """Return facts by topic id. Damaged files are skipped: the report then lacks bytes and retention, but no lag."""
     store = open_for_reading(options)
     table = table_named("topics")
     found = list(stored_files(store, cluster, table, start_ms=span.since_ms - HOUR_MS, end_ms=span.until_ms))

@@ -11,16 +11,16 @@ from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_spark.reports.engine import rows_of
 from pydanube_spark.reports.lag.page import lag_page
 from pydanube_spark.reports.lag.summary import lag_summary, offenders, severity, shown_row, subject_of
-from pydanube_spark.reports.lag.work import DAMAGED, LAG_SCHEMA, LagQuestion, LagWork
-from pydanube_spark.reports.run import Files, Found, Report, ReportRequest, Span, run_report
+from pydanube_spark.reports.lag.work import DAMAGED, LAG_SCHEMA, LagRequest, LagWork
+from pydanube_spark.reports.run import Files, Report, ReportRequest, Span, SpanResult, run_report
 
 _ROWS_SHOWN: Final = 1000
 _CHANGES_SHOWN: Final = 100
 
 
-def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
+def _plan(request: ReportRequest, span: Span) -> Callable[[], SpanResult]:
     work = LagWork.plan(
-        LagQuestion(
+        LagRequest(
             store=request.store,
             cluster=request.cluster,
             span=span,
@@ -31,10 +31,12 @@ def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
     return partial(_find, work, request)
 
 
-def _find(work: LagWork, request: ReportRequest) -> Found:
+def _find(work: LagWork, request: ReportRequest) -> SpanResult:
     """Return a row for each hour and one for the whole time, by topic and subscription.
 
-    Raises `CorruptObject`, `InvalidArgument`: there are none, since no file can be read, or nothing was sampled.
+    Raises:
+        CorruptObject: no file of the time can be read.
+        InvalidArgument: no matching subscription was sampled in the time.
     """
     found, engine = rows_of(work, request.master)
     damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
@@ -52,7 +54,7 @@ def _find(work: LagWork, request: ReportRequest) -> Found:
             field="topic" if request.topic else "since",
             value=request.topic or request.since,
         )
-    return Found(
+    return SpanResult(
         cluster=work.telemetry.cluster,
         engine=engine,
         oldest_ms=work.telemetry.oldest_ms,
@@ -66,8 +68,8 @@ def _worst(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     return offenders(rows)[:_ROWS_SHOWN]
 
 
-def _compared(before: Found, now: Found) -> dict[str, Any]:
-    """Return {summary, changed}: the subscriptions whose status changed, those that became worse first."""
+def _compared(before: SpanResult, now: SpanResult) -> dict[str, Any]:
+    """Return {summary, changed, changed_total}. `changed`: subscriptions with another status, the worsened ones first."""
     were = {subject_of(row): row for row in offenders(before.rows)}
     changed = []
     for row in offenders(now.rows):

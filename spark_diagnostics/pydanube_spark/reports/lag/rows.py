@@ -200,7 +200,7 @@ def _row(
     cursor = int(history.cursor[at]) if known else None
     # Messages below the start are deleted.
     oldest = int(max(history.cursor[at], history.start[at])) if known else None
-    age = _told_age(found, oldest, append_time, as_of_ms)
+    age = _exact_age(found, oldest, append_time, as_of_ms)
     reasons = dict(found.reasons)
     if age.reason is not None:
         reasons["oldest_unread_age_s"] = age.reason
@@ -213,8 +213,7 @@ def _row(
         reasons["lag_bytes"] = "no_sample" if lag is None else "message_size_not_known"
     if not len(ages):
         reasons["p50_age_s"] = "no_age_known"
-    # Count each moment for which a sample holds, also if one sample holds for several, because a quiet subscription does
-    # not lack samples.
+    # Count the moments for which a sample holds. One sample may hold for several, so a quiet subscription lacks none.
     held = int((history.at(moments) >= 0).sum())
     return LagRow(
         hour_ms=hour_ms,
@@ -252,7 +251,7 @@ def _row(
     )
 
 
-def _told_age(
+def _exact_age(
     found: LagJudgement, oldest: int | None, append_time: AppendTime | None, as_of_ms: int
 ) -> UnreadAge:
     """Return the age of the oldest unread message, which is exact if its object can be read."""

@@ -65,7 +65,7 @@ def _step(row: Mapping[str, Any]) -> NextStep:
     def count(name: str, one: str, many: str | None = None) -> str:
         return f"– {many or one + 's'}" if row[name] is None else counted(row[name], one, many, spec=",")
 
-    said = form.format(
+    sentence = form.format(
         lag=count("lag_messages", "unread message"),
         lost=count("lost_messages", "message"),
         since=age_text(None if row["since_ms"] is None else (row["as_of_ms"] - row["since_ms"]) / 1000),
@@ -77,4 +77,4 @@ def _step(row: Mapping[str, Any]) -> NextStep:
         consumed=number("consume_rate", ",.1f"),
     )
     words = shlex.join(["danube", "diagnose", "subscription", row["log"], row["subscription"]])
-    return NextStep(text=f"{row['subscription']} of {row['log']}: {said}.", command=words)
+    return NextStep(text=f"{row['subscription']} of {row['log']}: {sentence}.", command=words)

@@ -1,4 +1,4 @@
-"""The rows of a lag report for people: their order, their summary, the lines of a terminal. Pure."""
+"""The order of a lag report's rows, their JSON form, and their summary. Pure."""
 
 from __future__ import annotations
 

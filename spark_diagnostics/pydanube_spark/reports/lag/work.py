@@ -48,7 +48,7 @@ DAMAGED: Final = "DAMAGED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagQuestion:
+class LagRequest:
     """The request of a lag report. `topic` is a glob."""
 
     store: StoreOptions
@@ -76,7 +76,7 @@ class LagQuestion:
 class LagWork:
     """A planned report with its files. It is sent to the process that does the work."""
 
-    question: LagQuestion
+    request: LagRequest
     telemetry: Telemetry
     grid: Grid
     logs: Mapping[int, LogFacts]
@@ -85,22 +85,22 @@ class LagWork:
     together: ClassVar[tuple[str, ...]] = ("topic", "partition", "subscription")
 
     @classmethod
-    def plan(cls, question: LagQuestion) -> Self:
+    def plan(cls, request: LagRequest) -> Self:
         """Find the files, so that errors are raised before anything is started.
 
         Raises `InvalidArgument`, `StoreUnavailable` like `find_telemetry`.
         """
-        span = question.span
+        span = request.span
         telemetry = find_telemetry(
-            question.store, question.cluster, "cursors", start_ms=question.read_from_ms, end_ms=span.until_ms
+            request.store, request.cluster, "cursors", start_ms=request.read_from_ms, end_ms=span.until_ms
         )
         return cls(
-            question=question,
+            request=request,
             telemetry=telemetry,
             grid=Grid.of(
-                telemetry.interval_ms, thinned_ms=telemetry.thinned_ms, window_s=question.options.window_s
+                telemetry.interval_ms, thinned_ms=telemetry.thinned_ms, window_s=request.options.window_s
             ),
-            logs=log_facts(question.store, telemetry.cluster, span, question.topic),
+            logs=log_facts(request.store, telemetry.cluster, span, request.topic),
         )
 
     @property
@@ -115,10 +115,10 @@ class LagWork:
 
     def read(self, files: Iterable[tuple[str, str]]) -> Iterator[Any]:
         """Yield record batches `PACKED`: the samples of each file by subscription."""
-        question = self.question
-        until_ms = question.span.until_ms
+        request = self.request
+        until_ms = request.span.until_ms
         keys = (key for _, key in files)
-        return packed_samples(question.store, keys, question.topic, question.read_from_ms, until_ms)
+        return packed_samples(request.store, keys, request.topic, request.read_from_ms, until_ms)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows of the subscriptions of one name. There are several if it was deleted and recreated."""
@@ -142,7 +142,7 @@ class LagWork:
         if first["topic"] is None:
             nothing = dict.fromkeys(LAG_SCHEMA.names)
             return [{**nothing, "status": DAMAGED, "evidence": part["damaged"]} for part in parts]
-        question, telemetry, grid = self.question, self.telemetry, self.grid
+        request, telemetry, grid = self.request, self.telemetry, self.grid
         last = max(
             parts, key=lambda part: part["last_ms"]
         )  # parts are sorted by begin, and a later begin may have an earlier end
@@ -150,20 +150,20 @@ class LagWork:
             unpacked([part["samples"] for part in parts]),
             grid,
             self.logs.get(first["topic_id"]),
-            told_ms=telemetry.told_ms.get(last["broker_id"], 0),
+            last_round_ms=telemetry.last_round_ms.get(last["broker_id"], 0),
         )
-        # Twice, because a broker whose rounds are late is also late with its full samples.
+        # Twice `hold_ms`, because a broker with late rounds also writes its full samples late.
         gone = replaced or telemetry.alive_ms.get(last["broker_id"], 0) > history.last_ms + 2 * grid.hold_ms
-        ages = ColdAges(question.store, telemetry.cluster, first["topic"], first["topic_id"])
+        ages = ColdAges(request.store, telemetry.cluster, first["topic"], first["topic_id"])
         rows = rows_of_history(
             history,
-            question.span,
+            request.span,
             grid,
-            question.options,
-            ages.append_time if question.exact_ages else None,
+            request.options,
+            ages.append_time if request.exact_ages else None,
             end_ms=self._end_ms(),
             drawn=Span(
-                since_ms=max(question.span.since_ms, telemetry.oldest_ms), until_ms=question.span.until_ms
+                since_ms=max(request.span.since_ms, telemetry.oldest_ms), until_ms=request.span.until_ms
             ),
             gone=gone,
         )
@@ -174,7 +174,7 @@ class LagWork:
 
     def _end_ms(self) -> int:
         """Return the end of telemetry if it is clearly before the end of the time, else the latter."""
-        span, newest_ms = self.question.span, self.telemetry.newest_ms
+        span, newest_ms = self.request.span, self.telemetry.newest_ms
         if newest_ms + self.grid.hold_ms >= span.until_ms:
             return span.until_ms
         return max(newest_ms, span.since_ms + 1)

@@ -1,5 +1,4 @@
-"""Colours, style sheet and the few lines of script of a report's page: light or dark as its reader's machine is, on a
-telephone, and on paper."""
+"""The style sheet and script of a report's page, for light and dark themes, small screens, and print."""
 
 from __future__ import annotations
 
