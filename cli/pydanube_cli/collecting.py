@@ -1,11 +1,11 @@
 """Garbage collection of a broker's process, in steps that are short beside a message's latency.
 
 Sessions, streams and connections leave no cycles, but libraries do. CPython scans the oldest generation in
-one step, and only once that generation has grown by a quarter: after an hour this was one pause of 450 ms.
-Here it is scanned every `EVERY_S`, and the survivors are frozen (`gc.freeze`), so that the next round scans
-only new objects. A frozen object is still freed by its last reference. Cycles among frozen objects are not
-found, so all objects are scanned once the frozen ones have grown by half. That full round takes a third of a second with
-4 000 topics, so it waits until the process is less busy: a broker that takes thousands of topics over is not stopped by it.
+one step, once that generation has grown by a quarter. After an hour this was one pause of 450 ms. Here it is
+scanned every `EVERY_S`, and the survivors are frozen (`gc.freeze`), so that the next round scans only new
+objects. A frozen object is still freed with its last reference. Cycles among frozen objects are not found, so
+all objects are scanned once the frozen ones have grown by half. This full round takes a third of a second with
+4 000 topics, so it waits until the process is less busy, such as after a take-over of thousands of topics.
 """
 
 from __future__ import annotations

@@ -69,12 +69,12 @@ class ClientEventKind(StrEnum):
     DISCONNECTED = "disconnected"
     RECONNECTING = "reconnecting"
     MOVED = "moved"
-    LEFT = "left"  # the consumer of several goes on without this topic, and tries it again
+    LEFT = "left"  # a consumer of several topics continues without this one, and retries it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientEvent:
-    """A change of one stream. `dropped` counts events this listener was too slow for, before this one."""
+    """A change of one stream. `dropped`: events before this one that were dropped, because the listener was too slow."""
 
     kind: ClientEventKind
     role: str  # producer, consumer or reader

@@ -1,7 +1,7 @@
 """Quotas: how much of a broker a namespace or a principal may use. Pure.
 
-A quota has limits, which are enforced, and warnings, which are only reported. A quantity (`topics`) is refused beyond
-its limit, and a rate (`…_per_s`) is slowed down to it. What an operator does (`…_per_h`) is refused beyond it. 0 is no limit.
+A quota has limits, which are enforced, and warnings, which are only reported. Beyond its limit a quantity (`topics`) is
+refused, a rate (`…_per_s`) is slowed down, and an hourly count of changes (`…_per_h`) is refused. 0 is no limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.security.identity import Identity
 from pydanube_core.units import parse_bytes
 
-QUOTAS: Final = "security/quotas/"  # keys of the metadata store: one of ours for each namespace and principal
+QUOTAS: Final = (
+    "security/quotas/"  # prefix of keys in the metadata store, one for each namespace and principal
+)
 
 QuotaKind = Literal["namespace", "principal"]
 
@@ -109,7 +111,7 @@ class QuotasPort(Protocol):
         """Count a change that is about to be made. Raises `QuotaExceeded`, and then nothing was counted."""
 
     async def look(self) -> None:
-        """Read the quotas again if they were changed."""
+        """Load the quotas again if they have changed."""
 
     def of(self, kind: QuotaKind, name: str) -> Quota:
         """Return the quota in effect: the holder's own, else the general one, else that of the settings."""

@@ -32,11 +32,11 @@ Found = dict[str, Any]
 async def taken_over(
     topics: int, runs: int, home: Path | None, *, written: int | None = None, loaded_s: float = LOADED_S
 ) -> tuple[list[float], list[float], list[Found]]:
-    """Kill a broker with so many topics, `runs` times.
+    """Kill a broker with `topics` topics, `runs` times.
 
     Args:
-        written: how many of them are being written, all if None.
-        loaded_s: they are written for so long before the broker is killed.
+        written: number of topics that get messages, None for all.
+        loaded_s: seconds for which they get messages before the broker is killed.
 
     Returns:
         For each written topic and run the seconds from the end of the broker's lease to the topic's first acknowledgement, for
@@ -68,7 +68,7 @@ async def taken_over(
 async def _lost(
     cluster: OwnCluster, victim: int, names: Sequence[str], loaded_s: float
 ) -> tuple[list[float], Found]:
-    """Kill the broker; return each topic's seconds from the end of the lease to its first acknowledgement, and counts."""
+    """Kill the broker. Return for each topic the seconds from the end of the lease to its first receipt, and counts."""
     other = next(n for n in range(1, BROKERS + 1) if n != victim)
     member = keys.member_key(BrokerId(int(cluster.local.facts(victim)["broker_id"])))
     acknowledged: dict[str, list[float]] = {name: [] for name in names}

@@ -25,7 +25,7 @@ _OLD_MS: Final = 100_000
 _OLD_STEP_MS: Final = 1000
 
 
-def told_age_ms(age_ms: int) -> int:
+def rounded_age_ms(age_ms: int) -> int:
     """Round an age down to the precision of the tables: 100 ms, and a second from 100 s on."""
     step = _AGE_STEP_MS if age_ms < _OLD_MS else _OLD_STEP_MS
     return age_ms // step * step
