@@ -265,7 +265,7 @@ async def test_terms_that_somebody_writes_into_the_store_cover_no_record_of_his(
         await cluster.broker.port.write_state({KEYS_KEY: altered(terms, key.key_id)})
         found = await cluster("audit.verify")
         assert (found["intact"], found["first_bad_seq"]) == (False, 0)
-        assert found["reason"] == "the metadata store has lost which key counted then, or was altered"
+        assert found["reason"] == "the metadata store has lost the key valid then, or was altered"
 
 
 async def test_terms_that_were_taken_away_are_missed_in_later_lives_too(data: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
-from pydanube_core.telemetry.tables import told_age_ms
+from pydanube_core.telemetry.tables import rounded_age_ms
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.telemetry.reading import read_samples
 from pydanube_storage.telemetry.writing import arrow_schema, encode
@@ -65,7 +65,7 @@ def test_rows_of_a_subject_lie_together_newest_first_and_subjects_by_level(tmp_p
 
 
 def test_ages_are_told_to_a_tenth_of_a_second_and_old_ones_to_a_second() -> None:
-    assert [told_age_ms(age) for age in (0, 99, 100, 99_999, 100_000, 100_999, 101_000)] == [
+    assert [rounded_age_ms(age) for age in (0, 99, 100, 99_999, 100_000, 100_999, 101_000)] == [
         *(0, 0, 100, 99_900),
         *(100_000, 100_000, 101_000),
     ]

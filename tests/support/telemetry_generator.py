@@ -382,7 +382,7 @@ def _cursor(plan: Plan, topic: int, ticks: Ints, head: Ints) -> dict[str, Ints]:
     per_ms = plan.rate_of(topic) / 1000
     waiting = head - np.maximum(cursor, start)
     exact = (waiting / per_ms).astype(np.int64) if per_ms else zeros
-    step_ms = np.where(exact < 100_000, 100, 1000)  # as `told_age_ms`
+    step_ms = np.where(exact < 100_000, 100, 1000)  # as `rounded_age_ms`
     age = np.where((unread > 0) & (per_ms > 0), exact // step_ms * step_ms, -1)
     return {
         "start_offset": start,

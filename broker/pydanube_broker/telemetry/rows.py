@@ -1,7 +1,7 @@
 """Turn rounds of the sampler into rows of the telemetry tables. Pure.
 
 Each round has rows of the changed cursors and of the broker. Rows of heads, consumers and loads of topics are less
-frequent, so their last samples are kept, as many as the sampler itself keeps.
+frequent, so `RoundRows` keeps the last sample of each.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pydanube_core.telemetry.tables import (
     LOAD_EVERY,
     ColumnType,
     Table,
-    told_age_ms,
+    rounded_age_ms,
 )
 
-_told: Final = attrgetter(*CURSOR_STATE)
+_state_columns: Final = attrgetter(*CURSOR_STATE)
 
 Row = tuple[Any, ...]
 
@@ -42,7 +42,7 @@ _consumer: Final = _columns(CONSUMERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Facts that stay while the broker runs. Undeclared capacities are None."""
+    """Facts that do not change while the broker runs. Undeclared capacities are None."""
 
     broker_id: str
     incarnation: int  # of this start of the broker
@@ -70,12 +70,12 @@ class RoundRows:
         self._consumers: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
         self._changed: dict[tuple[int, int], CursorSample] = {}  # since the last rows
         self._rounds = 0
-        self._broker_told: Row | None = None
+        self._last_broker_row: Row | None = None
 
     def take(self, found: Round, *, due: bool = True) -> Mapping[str, Sequence[Row]]:
-        """Return the rows of a round, by table. Empty if they are not due yet. Then the next rows have the changes.
+        """Return the rows of a round, by table, or nothing if they are not `due`. The next ones then have its changes.
 
-        All have the round's time. So rows of a subject differ by whole intervals, and cost less.
+        All rows have the round's time. So the times of a subject differ by whole intervals, which compress well.
         """
         for topic_id in found.gone_topics:
             self._heads.pop(topic_id, None)
@@ -85,16 +85,16 @@ class RoundRows:
             self._forget(key)
         for head in found.heads:
             self._heads[head.topic_id] = head
-        told: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
+        sampled: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
         for cursor in found.cursors:
             key = cursor.topic_id, cursor.subscription_id
             self._cursors[key] = self._changed[key] = cursor
-            told[key] = {}
+            sampled[key] = {}
         for consumer in found.consumers:
-            told.setdefault((consumer.topic_id, consumer.subscription_id), {})[consumer.consumer_id] = (
+            sampled.setdefault((consumer.topic_id, consumer.subscription_id), {})[consumer.consumer_id] = (
                 consumer
             )
-        self._consumers |= told  # a subscription's sample comes with those of all its consumers
+        self._consumers |= sampled  # a subscription's sample comes with those of all its consumers
         if not due:
             return {}
         taken, broker_id = found.taken_at_ms, self._machine.broker_id
@@ -112,16 +112,16 @@ class RoundRows:
                 for consumers in self._consumers.values()
                 for consumer in consumers.values()
             ]
-        self._broker_told = self._broker(found.broker, taken)
-        rows["brokers"] = [self._broker_told]
+        self._last_broker_row = self._broker(found.broker, taken)
+        rows["brokers"] = [self._last_broker_row]
         self._rounds += 1
         return rows
 
-    def last_word(self, taken_ms: int) -> Row | None:
+    def stopped_row(self, taken_ms: int) -> Row | None:
         """Return the broker's last row, with state `stopped`. None if no round was written."""
-        if self._broker_told is None:
+        if self._last_broker_row is None:
             return None
-        facts = dict(zip(BROKERS.names, self._broker_told, strict=True))
+        facts = dict(zip(BROKERS.names, self._last_broker_row, strict=True))
         facts |= {"state": "stopped", "taken_at": max(taken_ms, facts["taken_at"] + 1)}
         return tuple(facts.values())
 
@@ -163,8 +163,8 @@ class RoundRows:
 
     def _broker(self, sample: BrokerSample, taken: int) -> Row:
         state = self._state()
-        told = state if state in LEAVING else "active"
-        known = {**sample._asdict(), **asdict(self._machine), "taken_at": taken, "state": told}
+        shown = state if state in LEAVING else "active"
+        known = {**sample._asdict(), **asdict(self._machine), "taken_at": taken, "state": shown}
         return tuple(known[name] for name in BROKERS.names)
 
 
@@ -193,7 +193,7 @@ def _cursor(sample: CursorSample, taken: int, machine: Machine) -> Row:
         sample.partition,
         sample.subscription,
         sample.subscription_id,
-        *_told(sample.state),
-        None if oldest is None else told_age_ms(max(0, taken - oldest)),
+        *_state_columns(sample.state),
+        None if oldest is None else rounded_age_ms(max(0, taken - oldest)),
         sample.type,
     )

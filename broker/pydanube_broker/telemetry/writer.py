@@ -154,7 +154,7 @@ class TelemetryWriter:
 
     async def aclose(self, last: Sequence[Row] = ()) -> None:
         """Write the waiting rows, that the broker stopped, and its `last` events, if that is quick."""
-        word = self._rows.last_word(self._now_ms())
+        word = self._rows.stopped_row(self._now_ms())
         if word is not None:
             self._pack(BROKERS.name, word[0], [word])
         self.note_events(last)

@@ -1,9 +1,9 @@
-"""The space that the tier may use on the journal's disk: it must leave the space that the guard keeps free.
+"""The space that the tier may use on the journal's disk, of which a guard keeps `data.min_free_bytes` free.
 
-The journal may forget messages only once an object with them is written. So flushes continue below the guard, in
-objects that leave a quarter of it, because they make room. A merge frees nothing before the grace period of its sources
-is over, and telemetry never does: they keep to the guard. If objects and files waiting for upload are on other disks,
-there is no limit here.
+A flush makes room, because the journal can delete messages once an object has them. So flushes continue below the guard,
+as long as they leave a quarter of it. A merge frees nothing before the grace period of its sources is over, and telemetry
+frees nothing at all, so both leave the whole guard. If objects and files waiting for upload are on other disks, there is no
+limit here.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class DiskRoom:
         return room
 
     def check(self, size: int, what: str, *, local: Path | None = None) -> None:
-        """Raise `DiskFull` if writing this much would leave less than the guard keeps free.
+        """Check that `size` bytes can be written without using the guard. Raises `DiskFull`.
 
         Args:
-            local: a folder that it is written to instead of the store.
+            local: the folder to write to, None for the store.
         """
         if not (self.shared if local is None else shares_disk(self._folder, local)):
             return

@@ -6,10 +6,10 @@ metadata store too, so that a truncated chain is detected as well. Hashes need n
 carries a MAC by a key that only brokers have, named by `key_id`: this detects a record that continues the
 chain and was not written by a broker.
 
-The store holds the first record of each key's term (`KeyTerms`). A record without a MAC, or with the MAC of a
-key that was not valid then, was not written by a broker, whatever its `key_id`. The terms carry a MAC
-themselves: a writer of the store without the key can only remove them, and a record that names a key of no
-term reveals that. Records older than the first term need no MAC.
+The metadata store has the number of the first record under each key (`KeyTerms`). A record without a MAC, or with
+the MAC of a key that was not valid then, was not written by a broker, whatever its `key_id`. The terms carry a
+MAC too. So a program that can write to the store without the key can only remove terms, which is detected by
+records that name a key without a term. Records older than the first term need no MAC.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class KeyTerms:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the oldest may be left out."""
+        """Whether older terms may be missing, because only `MAX_TERMS` are kept."""
         return len(self.terms) >= MAX_TERMS
 
     def with_key(self, key_id: str, seq: int) -> KeyTerms:
@@ -162,27 +162,29 @@ class ChainCheck:
         self._head = head
         self._key = key
         self._terms = terms
-        self._said_key: str | None = None  # in the record that was taken last
-        self.verified = 0  # in the chain, and their MAC is right
-        self.chain_only = 0  # in the chain, but older than the first MAC, or by a key that this broker lacks
-        self.forged = 0  # altered, or not written by a broker
-        self.sound = 0  # before the first that is bad
-        self.bad: Break | None = None  # the first
+        self._named_key: str | None = None  # in the record that was taken last
+        self.verified = 0  # linked records with a valid MAC
+        self.chain_only = (
+            0  # linked records from before the first MAC, or with a MAC by a key that this broker lacks
+        )
+        self.forged = 0  # records that were altered, or not written by a broker
+        self.sound = 0  # records before the first bad one
+        self.bad: Break | None = None  # the first bad record
 
     def take(self, offset: int, payload: bytes) -> None:
-        """Check the next record. Its seq is its offset."""
+        """Check the next record, whose sequence number has to be its offset."""
         key_id = self._terms.key_of(offset)
         fault = self._fault(offset, payload, key_id)
         if fault is not None:
             self.forged += 1
             self.found(Break(seq=offset, reason=fault))
-        elif self._said_key == self._key.key_id:
+        elif self._named_key == self._key.key_id:
             self.verified += 1
         else:
             self.chain_only += 1
-        if key_id is None and self._said_key is not None and not self._terms.is_cut:
+        if key_id is None and self._named_key is not None and not self._terms.is_cut:
             self.found(
-                Break(seq=offset, reason="the metadata store has lost which key counted then, or was altered")
+                Break(seq=offset, reason="the metadata store has lost the key valid then, or was altered")
             )
         if self.bad is None:
             self.sound += 1
@@ -192,7 +194,7 @@ class ChainCheck:
         self.bad = self.bad or bad
 
     def _fault(self, offset: int, payload: bytes, key_id: str | None) -> str | None:
-        self._said_key = None
+        self._named_key = None
         before, self._head = self._head, None
         try:
             body = json.loads(payload)
@@ -205,17 +207,17 @@ class ChainCheck:
         except NO_RECORD:
             return "it is no audit record"
         if seq != offset:
-            return f"it calls itself {seq}"
+            return f"its sequence number is {seq}"
         if before is not None and previous != before.hash:
             return "it does not follow the record before it"
-        # To the byte: a flipped one may leave the same JSON.
+        # Compared byte by byte, because a flipped byte may leave the same JSON.
         if hashlib.sha256(text).hexdigest() != digest or payload != stored:
             return "its content differs from the written one"
-        said = body.get("key_id")
-        if key_id is not None and (said != key_id or mac is None):
-            return "it has no MAC by the key that counted then: no broker wrote it"
-        self._said_key = said
-        if said == self._key.key_id and not hmac.compare_digest(
+        named = body.get("key_id")
+        if key_id is not None and (named != key_id or mac is None):
+            return "it has no MAC by the key valid then: no broker wrote it"
+        self._named_key = named
+        if named == self._key.key_id and not hmac.compare_digest(
             self._key.mac(digest).encode(), str(mac).encode()
         ):
             return "its MAC is wrong: no broker wrote it"

@@ -23,14 +23,14 @@ from pydanube_broker.subscription.ranges import digits_of
 class KeyLines:
     """The held messages of one subscription."""
 
-    __slots__ = ("_changed", "_count", "_due", "_lines", "_picked")
+    __slots__ = ("_changed", "_count", "_due", "_lines", "_popped")
 
     def __init__(self) -> None:
         self._count: dict[int, int] = {}  # slot -> held messages
         self._lines: dict[int, list[int]] = {}  # slot -> offsets, a heap
         self._due: list[list[tuple[int, int]]] = []  # by member: (first offset, slot), a heap
         self._changed: set[int] = set()  # slots whose first message may be due now
-        self._picked: list[tuple[int, int]] = []  # taken from lines for the last plan, which may not be sent
+        self._popped: list[tuple[int, int]] = []  # taken from lines for the last plan, which may not be sent
 
     def __bool__(self) -> bool:
         return bool(self._count)
@@ -77,7 +77,7 @@ class KeyLines:
             self._changed.add(slot)
 
     def recheck_all(self) -> None:
-        """Note that the owners of slots changed."""
+        """Note that the first message of every slot may be due, because owners changed."""
         for due in self._due:
             due.clear()
         self._changed.update(self._count)
@@ -87,19 +87,19 @@ class KeyLines:
         self._count.clear()
         self._lines.clear()
         self._changed.clear()
-        self._picked.clear()
+        self._popped.clear()
         for due in self._due:
             due.clear()
 
     def changed(self, chunks: ChunkList) -> list[tuple[int, int]]:
         """Return the first message of each slot that may be due now, as (offset, slot), ascending."""
-        for slot, offset in self._picked:
+        for slot, offset in self._popped:
             if slot in self._count:
                 heappush(self._lines[slot], offset)
                 self._changed.add(slot)
-        self._picked.clear()
+        self._popped.clear()
         if sum(map(len, self._due)) > 4 * len(self._count) + len(self._due):
-            self.recheck_all()  # most entries are of messages that left
+            self.recheck_all()  # most entries belong to messages that were sent since
         found = []
         for slot in self._changed:
             line = self._lines.get(slot)
@@ -116,14 +116,14 @@ class KeyLines:
         heappush(self._due[member], (offset, slot))
 
     def pop_due(self, member: int, chunks: ChunkList) -> tuple[int, int] | None:
-        """Take the next message of a member out of its line, as (offset, slot), until the call of `changed`."""
+        """Remove the next message of a member from its line, as (offset, slot). `changed` puts it back if it was not sent."""
         due = self._due[member]
         while due:
             offset, slot = heappop(due)
             line = self._lines.get(slot)
             if line and line[0] == offset and is_held(chunks, offset):
                 heappop(line)
-                self._picked.append((slot, offset))
+                self._popped.append((slot, offset))
                 return offset, slot
         return None
 
