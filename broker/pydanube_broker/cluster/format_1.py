@@ -408,7 +408,7 @@ class PartitionRecords:
     # -- after a crash -------------------------------------------------------------------------------------------
 
     async def resume(self) -> None:
-        """Finish interrupted changes. Those that cannot be finished are set aside."""
+        """Finish interrupted changes. Those that cannot be finished are quarantined."""
         for parent in self._index.all_partitioned():
             if not parent.is_whole:
                 key = keys.partitioned_key(parent.topic)

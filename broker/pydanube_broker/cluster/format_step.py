@@ -87,7 +87,7 @@ class FormatStep:
         parent = self._index.partitioned(topic)
         parts = self._index.partitions(topic)
         if parent is None or parent.is_whole or parent.spec.stage is not Stage.READY or not parts:
-            return  # gone, or set aside by `resume`
+            return  # gone, or quarantined by `resume`
         if any(
             key in keys.TOPICS and keys.topic_of_key(key).base == topic
             for key in self._records.quarantine.found

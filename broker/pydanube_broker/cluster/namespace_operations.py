@@ -54,7 +54,7 @@ class Namespaces:
         return self._index.namespace(name)
 
     async def create_built_in(self) -> None:
-        """Create the namespaces that always exist, except those that are set aside."""
+        """Create the namespaces that always exist, except quarantined ones."""
         for name in BUILT_IN_NAMESPACES:
 
             async def decide(change: Change, name: str = name) -> None:

@@ -81,7 +81,7 @@ class TopicCatalog:
         await self.namespaces.create_built_in()
 
     async def resume(self) -> None:
-        """Finish changes that a crash interrupted. Those that cannot be finished are set aside. Idempotent. For the leader."""
+        """Finish changes that a crash interrupted. Those that cannot be finished are quarantined. Idempotent. For the leader."""
         for call_id in [each for each, comes_back in self.restorable.decisions.items() if comes_back]:
             with self.quarantine.finishing(keys.decision_key(call_id), "changes.undo", call_id=call_id):
                 await self._bring_back(call_id)

@@ -113,7 +113,7 @@ class BrokersPart:
         return () if reason is None else (reason,)
 
     def _quarantined(self) -> tuple[Reason, ...]:
-        """Return reasons about metadata that is set aside, with the remedies."""
+        """Return reasons about quarantined metadata, with the remedies."""
         found = self._broker.registry.catalog.restorable.quarantined()
         first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in found[:SHOWN_ASIDE])
         message = f"{len(found)} pieces of metadata are set aside, so that the rest is served. {first}"

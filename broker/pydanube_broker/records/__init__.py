@@ -26,7 +26,7 @@ The rules:
 * A change returns when the tables have it. Its transaction cannot be cancelled and takes 10 s at most. If the outcome
   is unknown, the keys of the change are `unsettled` until `resolve_unknown` has read them.
 * Tables apply events in the store's order, whichever broker made the change.
-* A value that cannot be read is set aside (`Quarantine`). The table keeps the previous record, or drops it with
+* A value that cannot be read is quarantined (`Quarantine`). The table keeps the previous record, or drops it with
   `drops_unreadable`. In both cases it adopts the revision. A newer value that can be read ends that.
 
 `change(store, decide)` does the same for records outside of tables: counters, marks, single keys.

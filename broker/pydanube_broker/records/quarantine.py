@@ -1,6 +1,6 @@
-"""Metadata that cannot be read or applied is set aside, so that a single record does not prevent a start.
+"""Metadata that cannot be read or applied is quarantined, so that a single record does not prevent a start.
 
-The broker does not serve a key that is set aside, and does not change it in the store. `/status` and diagnosis list it
+The broker does not serve a quarantined key, and does not change it in the store. `/status` and diagnosis list it
 until the next start, or until its table has read a newer value. A call that uses it by name raises its error. The
 broker keeps its log, cursors and objects.
 """
@@ -29,14 +29,14 @@ def counted_at_most(counter: KeyValue, error: ClusterError) -> int:
 
 
 class Quarantine:
-    """The metadata set aside since the start, by key. Single user: the loop."""
+    """The metadata quarantined since the start, by key. Single user: the loop."""
 
     def __init__(self) -> None:
         self.found: dict[str, QuarantinedKey] = {}
 
     @contextlib.contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """Context for reading a key's value. If that fails, the key is set aside."""
+        """Context for reading a key's value. If that fails, the key is quarantined."""
         try:
             yield
         except FormatTooNew as error:
@@ -52,7 +52,7 @@ class Quarantine:
 
     @contextlib.contextmanager
     def finishing(self, key: str, operation: str, **arguments: Any) -> Iterator[None]:
-        """Context for finishing an interrupted change. If that fails, the key is set aside with the operation that mends it."""
+        """Context for finishing an interrupted change. If that fails, the key is quarantined with the operation that mends it."""
         try:
             yield
         except (StoreUnavailable, DiskFull):
@@ -71,7 +71,7 @@ class Quarantine:
             del self.found[key]
 
     def error(self, key: str) -> CorruptMetadata:
-        """Return the error for a use of a key that is set aside, with the cause and the remedy."""
+        """Return the error for a use of a quarantined key, with the cause and the remedy."""
         one = self.found[key]
         return CorruptMetadata(f"{key} is set aside: {one.why}: {one.mend}", key=key)
 

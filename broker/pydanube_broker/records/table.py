@@ -47,7 +47,7 @@ class Table(Generic[R]):
         self._changed = changed
         self._drops_unreadable = drops_unreadable
         self._revisions: dict[str, Revision] = {}  # of each key in the store, readable or not
-        self._unreadable: set[str] = set()  # keys set aside because their last value could not be read
+        self._unreadable: set[str] = set()  # keys quarantined because their last value could not be read
         self._read_at = Revision(0)  # for a key without a revision, events up to this one are outdated
 
     def get(self, key: str) -> R | None:

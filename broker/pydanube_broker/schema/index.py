@@ -69,7 +69,7 @@ class SchemaIndex:
         )
 
     def quarantine_incomplete(self, quarantine: Quarantine) -> None:
-        """Set aside versions without a text or a subject."""
+        """Quarantine versions without a text or a subject."""
         for key, spec in self.specs.rows.items():
             subject = self._subjects.get(spec.subject)
             if subject is None or self.find_version(subject.schema_id, spec.version) is None:

@@ -423,7 +423,7 @@ class Ownership:
 
     @contextlib.contextmanager
     def serving(self, record: TopicRecord) -> Iterator[None]:
-        """Context for taking a topic into service. If its metadata does not permit that, set it aside with its data."""
+        """Context for taking a topic into service. If its metadata does not permit that, it is quarantined with its data."""
         key = topic_key(record.topic)
         with self._catalog.quarantine.reading(key):
             yield

@@ -45,7 +45,7 @@ class Policies:
         found = self._index.find_namespace(namespace)
         return [
             {} if record is None else record.settings.policies,
-            KEEP_ALL if found is None else found.spec.policies,  # None: it was set aside
+            KEEP_ALL if found is None else found.spec.policies,  # None: it is quarantined
             self._settings.policies.model_dump(),
         ]
 

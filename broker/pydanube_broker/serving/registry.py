@@ -502,7 +502,7 @@ class Registry:
         await self.open_all()
 
     async def open_all(self) -> None:
-        """Serve every topic of the catalog, except those set aside."""
+        """Serve every topic of the catalog, except quarantined ones."""
         quarantine = self.catalog.quarantine.found
         missing = [
             record
