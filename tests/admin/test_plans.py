@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +15,7 @@ from pydanube_admin.engine import forecast
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_admin.engine.forecast import Forecast, bounded, entry
 from pydanube_admin.engine.plan_records import MAX_PLANS_OF_ONE
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, DiskFull
 
 from tests.admin.real_broker import Administered, administered
 
@@ -57,6 +58,28 @@ async def test_a_token_works_once(cluster: Administered) -> None:
     assert error.code == "PLAN_USED"
     assert error.details["plan"]["state"] == "used"
     assert (await cluster("topics.list"))["total"] == 1
+
+
+async def test_a_change_that_could_not_be_recorded_has_no_effect_and_its_token_stays_good(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = await cluster("topics.delete", topic="orders", plan_only=True)
+
+    write = cluster.broker.admin_state.write
+
+    async def full(values: Mapping[str, bytes | None], expected: Any) -> int:
+        if any("changes/" in key for key in values):
+            raise DiskFull("no room")
+        return await write(values, expected)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.broker.admin_state, "write", full)
+        refused = await cluster.refused("topics.delete", topic="orders", plan_token=plan["plan_token"])
+    assert refused.code == "DISK_FULL"
+    assert await cluster.payloads("orders") == [b"one", b"two", b"three"]
+    deleted = await cluster("topics.delete", topic="orders", plan_token=plan["plan_token"])
+    await cluster("changes.undo", call_id=deleted["call_id"])
+    assert await cluster.payloads("orders") == [b"one", b"two", b"three"]
 
 
 async def test_two_at_once_apply_a_plan_once(cluster: Administered) -> None:
