@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.tier.work import GAP_BYTES, READ_BYTES, bodies, near
@@ -44,3 +46,19 @@ def test_every_body_is_given_whatever_lies_between(
     found = list(bodies(path, places(*positions)))
     assert [position for position, _ in found] == [position for position, _ in positions]
     assert [bytes(body) for _, body in found] == wanted
+
+
+def test_no_byte_before_the_first_batch_of_a_read_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(9000))
+    read, pread = list[tuple[int, int]](), os.pread
+
+    def noted(fd: int, size: int, at: int) -> bytes:
+        read.append((size, at))
+        return pread(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", noted)
+    assert [len(body) for _, body in bodies(path, places((8000, 100), (8200, 50)))] == [100, 50]
+    assert read == [(250, 8000)]

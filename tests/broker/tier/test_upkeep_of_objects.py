@@ -12,7 +12,10 @@ import anyio
 import pytest
 from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.tier.parts import TierParts
+from pydanube_broker.tier.tier import Tier
 from pydanube_broker.tier.upkeep import Upkeep
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.retention import Keep
 from pydanube_core.errors import DiskFull
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
@@ -46,7 +49,7 @@ async def upkeep_of(topic: Any, *, free: int) -> AsyncIterator[tuple[Upkeep, lis
             await catalog.append(7, entry, epoch=1)
         room = DiskRoom(Path("/data"), lambda: (free, 8 * MIB))
         room.shared = True
-        flusher: Any = SimpleNamespace(claim=claim, merging=set())
+        flusher: Any = SimpleNamespace(claim=claim, merging=set(), backlog_bytes=lambda topic: 0)
         cold: Any = SimpleNamespace(forget=lambda topic_id: None)
         parts: Any = TierParts(
             hub=None, catalog=catalog, child=SimpleNamespace(call=call), folders={7: "c/7"}, room=room,
@@ -57,7 +60,8 @@ async def upkeep_of(topic: Any, *, free: int) -> AsyncIterator[tuple[Upkeep, lis
 
 def a_topic() -> Any:
     topic = SimpleNamespace(
-        topic_id=7, name="/default/t", assigned_epoch=1, start_offset=0,
+        topic_id=7, name="/default/t", assigned_epoch=1, start_offset=0, subscriptions={},
+        state=SimpleNamespace(tiered_offset=20, cursors={}),
         gate=SimpleNamespace(limits=SimpleNamespace(retention_bytes=0)),
     )  # fmt: skip
     topic.trim = lambda offset: setattr(topic, "start_offset", offset)
@@ -82,3 +86,33 @@ async def test_objects_that_were_dropped_are_counted_and_their_topic_begins_behi
             await upkeep.drop(topic, [first], first.end)
             assert (upkeep.dropped, topic.start_offset) == (1, 10)
             assert await upkeep.entries(topic) == [second]
+
+
+async def test_retention_removes_the_first_objects_that_a_limit_permits_and_none_without_a_limit() -> None:
+    with anyio.fail_after(20):
+        async with upkeep_of(topic := a_topic(), free=0) as (upkeep, _):
+            assert await upkeep.retain(topic, Keep()) == 0
+            assert len(await upkeep.entries(topic)) == 2
+            assert await upkeep.retain(topic, Keep(bytes=MIB)) == 1
+            assert [each.start for each in await upkeep.entries(topic)] == [topic.start_offset] == [10]
+
+
+@pytest.mark.parametrize("resting", [True, False])
+async def test_a_topics_size_in_the_cold_tier_is_a_change_of_its_row(resting: bool) -> None:
+    async def head(topic_id: int) -> Any:
+        return SimpleNamespace(head=SimpleNamespace(bytes=2 * MIB))
+
+    async def has_resting(topic_id: int) -> bool:
+        return resting
+
+    hub, retired = Hub(), set() if resting else {7}
+    tier: Any = SimpleNamespace(
+        catalog=SimpleNamespace(head=head, resting=has_resting),
+        tending=SimpleNamespace(retired=retired),
+        object_bytes={},
+        _hub=hub,
+    )
+    await Tier.note(tier, a_topic())
+    assert tier.object_bytes == {7: 2 * MIB}
+    assert hub.changes.since(0) == ["/default/t"]
+    assert retired == ({7} if resting else set())
