@@ -127,6 +127,8 @@ async def test_filters_are_kept_and_those_of_another_log_are_not_used(tmp_path: 
         before = await answers(cluster)
         # The same key with what is said of another log, a damaged one, and one cut off: built again each time.
         body = json.loads(kept.value)
+        _, [(_, last)] = await port.read_audit(start=BLOCK * STRETCH - 1, max_messages=1)
+        assert body["last_hash"] == json.loads(last)["hash"]
         for value in (
             json.dumps({**body, "last_hash": "another"}).encode(),
             b'{"version": 1',
