@@ -21,7 +21,7 @@ from typing import Final
 from zlib import crc32
 
 from pydanube_core.batch import BROKER_PART_BYTES
-from pydanube_core.errors import ClusterError, JournalReadOnly, LimitReached
+from pydanube_core.errors import ClusterError, Draining, JournalReadOnly, LimitReached
 
 from pydanube_broker.journal.checkpoint import (
     CHECKPOINT_BODY,
@@ -352,12 +352,13 @@ class Journal(StoredBatches):
     ) -> int:
         """Append a validated batch. Return the LSN at which it is durable. Call `check_room` first.
 
-        Raises `JournalReadOnly`, `DiskFull`, `Unavailable`, `Overloaded`, `LimitReached`: nothing was appended.
+        Raises `JournalReadOnly`, `DiskFull`, `Draining`, `Unavailable`, `Overloaded`, `LimitReached`: nothing was
+        appended.
         """
         body_bytes = BROKER_PART_BYTES + len(data)
-        if self.read_only is not None or self._next + record_bytes(body_bytes) > self._room_end:
+        full = self._next + record_bytes(body_bytes) > self._room_end
+        if full or self.read_only is not None or not self._serving:
             self._make_room(body_bytes)
-        assert self._serving
         assert self._active is not None
         position = self._next - self._active.base + HEADER_BYTES
         if body_bytes <= JOINED_BYTES:
@@ -375,7 +376,8 @@ class Journal(StoredBatches):
     def _make_room(self, body_bytes: int) -> None:
         if self.read_only is not None:
             raise self.read_only
-        assert self._serving
+        if not self._serving:
+            raise Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)
         if not self._fits(body_bytes):
             self._roll(body_bytes)
 
