@@ -331,7 +331,10 @@ class AdminCore:
         before = current_identity.set(OPERATOR)  # resumed work was permitted when it began
         try:
             assert self._port is not None, "attached"
-            await record_recovery(self._port, self.audit)
+            try:
+                await record_recovery(self._port, self.audit)
+            except ClusterError as error:
+                _log.warning("admin.recovery_not_recorded", extra={"error": str(error)})
             await self.executor.tidy_up()
             await record_let_in(self._port, self.audit)
         except ClusterError as error:

@@ -26,7 +26,6 @@ from pydanube_broker.cluster.membership import IncarnationRecord
 from pydanube_broker.records import Table
 
 ADMIN_PREFIX: Final = "/admin/"
-AUDIT: Final = "audit/"  # keys of the audit's head and its terms
 SECURITY_VERSION: Final = ADMIN_PREFIX + VERSION
 T = TypeVar("T")
 
@@ -44,11 +43,6 @@ def admin_table(
 def version_table() -> Table[bytes]:
     """Return the table of the version that each change of grants and quotas writes last."""
     return Table(KeyRange.only(SECURITY_VERSION), lambda item: item.value)
-
-
-def audit_key_of(broker_id: str, key: str) -> str:
-    """Return the key under which one of several brokers stores a value of its own audit."""
-    return f"{AUDIT}{broker_id}/{key.removeprefix(AUDIT)}"
 
 
 class AdminState:

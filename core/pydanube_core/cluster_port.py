@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydanube_core.audit_key import AuditKey
+from pydanube_core.audit_recovery import AuditRecovery
 from pydanube_core.balance_port import BalancePort
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
@@ -634,6 +635,12 @@ class EachBrokerPort(Protocol):
 
     async def audit_key(self) -> AuditKey:
         """Return the key of this broker's audit records, made if there is none."""
+
+    async def audit_recovery(self) -> AuditRecovery | None:
+        """Return the last `cluster recover` of this broker's directory until `audit_recovered`, or None."""
+
+    async def audit_recovered(self) -> None:
+        """Forget the recovery, because the audit has taken it into account. Durable on return."""
 
     async def open_audit(self) -> tuple[int, bytes | None]:
         """Create the audit topic if needed. Return its next offset and the payload of its last message, both stored."""

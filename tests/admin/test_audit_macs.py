@@ -21,9 +21,11 @@ from pydanube_admin.engine.audit.audit_chain import (
     linked,
 )
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
+from pydanube_broker.home.recovery_note import NOTE_FILE, write_note
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
-from pydanube_core.audit_recovery import RECOVERY_KEY, AuditRecovery
+from pydanube_core.audit_recovery import AuditRecovery
+from pydanube_core.errors import Conflict, StoreUnavailable
 
 from tests.admin.real_broker import Administered, administered
 
@@ -284,14 +286,11 @@ async def test_terms_that_were_taken_away_are_missed_in_later_lives_too(data: Pa
 RECOVERY = AuditRecovery(recovery="r1", by="ada@h", time_ms=1_796_000_000_000)
 
 
-async def lose_terms(
-    cluster: Administered, *, stored: bytes | None = None, signed_by: AuditKey | None = None
-) -> None:
-    """An older etcd, and the note of `cluster recover` in it."""
+async def lose_terms(cluster: Administered, *, stored: bytes | None = None) -> None:
+    """An older etcd, and the note of `cluster recover` in the data directory."""
     await cluster.core.aclose()
-    port = cluster.broker.port
-    note = RECOVERY.to_json(signed_by or await port.audit_key())
-    await port.write_state({KEYS_KEY: stored, RECOVERY_KEY: note})
+    await cluster.broker.port.write_state({KEYS_KEY: stored})
+    write_note(cluster.broker.data_dir.path, RECOVERY)
 
 
 async def test_a_recovery_rebuilds_the_terms_that_an_older_etcd_has_lost_and_is_recorded(data: Path) -> None:
@@ -303,7 +302,7 @@ async def test_a_recovery_rebuilds_the_terms_that_an_older_etcd_has_lost_and_is_
             await cluster("topics.create", topic=topic)
             found = await cluster("audit.verify")
             assert (found["intact"], found["chain_only"], found["forged"]) == (True, 0, 0), found
-            assert await cluster.broker.port.read_state(RECOVERY_KEY) is None
+            assert await cluster.broker.port.audit_recovery() is None
             (record,) = (await cluster("audit.query", filter="cluster.recover"))["items"]
             assert record["principal"] == "ada@h"
             assert record["arguments"] == {"recovery": "r1", "key_terms_rebuilt_from": 0}
@@ -346,18 +345,141 @@ async def test_a_recovery_proves_nothing_of_the_records_before_the_first_right_m
         assert (found["intact"], found["first_bad_seq"]) == (False, 0), found
 
 
-async def test_terms_that_a_writer_of_etcd_removed_are_not_rebuilt_for_a_note_of_his(
+async def test_terms_that_a_writer_of_etcd_removed_are_not_rebuilt_for_a_note_that_it_kept(
+    data: Path,
+) -> None:
+    """Everything that etcd held during the recovery is put back later: it gives no second recovery."""
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await lose_terms(cluster)
+        kept = {item.key: item.value for item in await cluster.broker.port.list_state("audit/")}
+        assert KEYS_KEY not in kept
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")
+        assert (await cluster("audit.verify"))["intact"]
+        await cluster.core.aclose()
+        await cluster.broker.port.write_state({**kept, KEYS_KEY: None})
+    assert not (data / NOTE_FILE).exists()
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="logs")
+        found = await cluster("audit.verify")
+        assert (found["intact"], found["first_bad_seq"]) == (False, 0), found
+
+
+async def test_a_recovery_waits_while_the_file_of_the_key_is_unusable(data: Path) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await lose_terms(cluster)
+    file = data.with_name("data.audit-key")
+    file.chmod(0o644)
+    async with administered(data) as cluster:
+        await cluster("topics.list")
+        assert await cluster.broker.port.audit_recovery() == RECOVERY
+    file.chmod(0o600)
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="logs")
+        assert await cluster.broker.port.audit_recovery() is None
+        (record,) = (await cluster("audit.query", filter="cluster.recover"))["items"]
+        assert record["arguments"]["key_terms_rebuilt_from"] == 0
+
+
+async def test_an_unreadable_note_of_a_recovery_stops_nothing(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with administered(data) as cluster:
+        (data / NOTE_FILE).write_text('{"recovery": "r1", "by": 1}')
+        await cluster("topics.create", topic="orders")
+        assert (await cluster("audit.verify"))["intact"]
+    assert "audit_recovery_unreadable" in [record.message for record in caplog.records]
+
+
+async def test_a_recovery_is_repeated_if_the_terms_were_written_meanwhile(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await lose_terms(cluster)
+    async with administered(data) as cluster:
+        port = cluster.broker.port
+        write = port.write_state
+        refused: list[Any] = []
+
+        async def write_state(changes: Any, **guards: Any) -> Any:
+            if KEYS_KEY in changes and not refused:
+                refused.append(changes)
+                raise Conflict("another core was faster")
+            return await write(changes, **guards)
+
+        monkeypatch.setattr(port, "write_state", write_state)
+        await cluster("topics.create", topic="clicks")
+        assert refused
+        assert (await cluster("audit.verify"))["intact"]
+
+
+async def test_a_recovery_that_cannot_be_recorded_leaves_the_rest_of_a_start_alone(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with administered(data) as cluster:
+        tidied = []
+        tidy_up = cluster.core.executor.tidy_up
+
+        async def noted() -> None:
+            await tidy_up()
+            tidied.append(True)
+
+        async def fail() -> AuditRecovery | None:
+            raise StoreUnavailable("the object store is away")
+
+        monkeypatch.setattr(cluster.core.executor, "tidy_up", noted)
+        monkeypatch.setattr(cluster.broker.port, "audit_recovery", fail)
+        await cluster("topics.create", topic="orders")
+        assert tidied
+
+
+async def test_a_recovery_finds_the_first_record_of_its_key_in_few_reads(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with administered(data) as cluster:
+        topic = await cluster.broker.registry.audit_topic()
+        payloads, head = [], FIRST
+        for _ in range(300):
+            payload, head = linked(INVENTED, head, STRANGER)
+            payloads.append(payload)
+        await append_durably(topic, payloads, producer="audit", system=True)
+        await cluster("topics.create", topic="orders")
+        await lose_terms(cluster)
+    async with administered(data) as cluster:
+        port = cluster.broker.port
+        read, write = port.read_audit, port.write_state
+        reads: list[int] = []
+        until_terms: list[int] = []
+
+        async def read_audit(*, start: int, max_messages: int) -> Any:
+            reads.append(max_messages)
+            return await read(start=start, max_messages=max_messages)
+
+        async def write_state(changes: Any, **guards: Any) -> Any:
+            if KEYS_KEY in changes:
+                until_terms.append(sum(reads))
+            return await write(changes, **guards)
+
+        monkeypatch.setattr(port, "read_audit", read_audit)
+        monkeypatch.setattr(port, "write_state", write_state)
+        await cluster("topics.create", topic="clicks")
+        assert until_terms[0] < 20, "records read before the terms are rebuilt"
+        (record,) = (await cluster("audit.query", filter="cluster.recover"))["items"]
+        assert record["arguments"]["key_terms_rebuilt_from"] == 300
+
+
+async def test_a_call_after_the_end_of_a_broker_is_refused_without_an_alarm(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with administered(data) as cluster:
         await cluster("topics.create", topic="orders")
-        await lose_terms(cluster, signed_by=STRANGER)
-    async with administered(data) as cluster:
-        await cluster("topics.create", topic="clicks")
-        found = await cluster("audit.verify")
-        assert (found["intact"], found["first_bad_seq"]) == (False, 0)
-        assert await cluster.broker.port.read_state(RECOVERY_KEY) is None
-    assert "audit_recovery_unproven" in [record.message for record in caplog.records]
+        await cluster.broker.journal.close()
+        error = await cluster.refused("topics.create", topic="clicks")
+        assert error.code == "AUDIT_UNAVAILABLE"
+    assert "audit_failed" not in [record.message for record in caplog.records]
 
 
 async def test_a_change_of_keys_is_said(data: Path, caplog: pytest.LogCaptureFixture) -> None:

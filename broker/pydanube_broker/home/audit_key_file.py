@@ -32,7 +32,7 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
     """
     if data_dir.memory and named is None:
         return AuditKey(secrets.token_bytes(KEY_BYTES))
-    file = _file_of(data_dir, named)
+    file = named or data_dir.path.with_name(f"{data_dir.path.name}.audit-key")
     try:
         return AuditKey(_read(file) or _made(file))
     except (OSError, ValueError) as error:
@@ -46,16 +46,6 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
             },
         )
         return AuditKey(secrets.token_bytes(KEY_BYTES))
-
-
-def kept_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey | None:
-    """Return the key of a stopped broker's audit records, or None if it has none yet. Raises `OSError`, `ValueError`."""
-    found = _read(_file_of(data_dir, named))
-    return None if found is None else AuditKey(found)
-
-
-def _file_of(data_dir: DataDir, named: Path | None) -> Path:
-    return named or data_dir.path.with_name(f"{data_dir.path.name}.audit-key")
 
 
 def _read(file: Path) -> bytes | None:

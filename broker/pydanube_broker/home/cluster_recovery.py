@@ -9,7 +9,7 @@ after a kill, continues, or finds everything done:
 2. Topics that the directory's journal has in a later epoch than etcd were assigned to this broker after the snapshot.
    They are assigned to it again. The catalog takes in objects that are newer than it. Messages in the journal of topics
    that are not in etcd are written to `lost+found` in the store, because their names are lost.
-   The broker's next start rebuilds the terms of its audit's keys (`pydanube_core.audit_recovery`).
+   The broker's next start rebuilds the terms of its audit's keys (`recovery_note`).
 3. etcd's revision is raised above all revisions in the directory and the store, because ids come from it. This
    directory is done.
 4. The last directory ends the recovery: epochs and incarnations are raised above all values possible since the
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-from pydanube_core.audit_recovery import RECOVERY_KEY, AuditRecovery
+from pydanube_core.audit_recovery import AuditRecovery
 from pydanube_core.errors import ClusterMismatch, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
@@ -48,7 +48,6 @@ from pydanube_storage.metadata import (
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.objects import ObjectName, OwnerMark, open_store, topic_folder
 
-from pydanube_broker.admin_state import ADMIN_PREFIX, audit_key_of
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
@@ -59,7 +58,6 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.membership import IncarnationRecord, check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.home.adoption import checked_folder
-from pydanube_broker.home.audit_key_file import kept_audit_key
 from pydanube_broker.home.cluster_file import Home
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.home.metadata_home import (
@@ -73,6 +71,7 @@ from pydanube_broker.home.metadata_home import (
     options_of,
     resident_of,
 )
+from pydanube_broker.home.recovery_note import write_note
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.records import Change, change
@@ -214,11 +213,11 @@ class _OneDirectory:
             objects = await self._take_in_objects()
             kept = await self._keep_the_rest(late=pending is None)
             await self._know_own_life(resident)
-            await self._note_for_audit(recovery, by)
             await raise_revision(self._etcd, Revision(seen + _MARGIN), Put(_RAISED, b""), self._say)
             await self._etcd.transact([Delete(_RAISED)])
             await skip(self._etcd, newest, _ID_MARGIN)
             revision = self._etcd.statistics().revision
+            write_note(self._folder, AuditRecovery(recovery=recovery, by=by, time_ms=now_ms()))
             replace(self._home, metadata=self._url, revision=revision, recovery=recovery).write(self._folder)
         waiting: tuple[str, ...] = ()
         if pending is not None:
@@ -399,19 +398,6 @@ class _OneDirectory:
         mark, known = await self._newest_mark(scope), await read_known(self._etcd, scope)
         if mark is not None and (known is None or not known.took(mark)):
             await write_known(self._etcd, scope, Known(incarnation=mark.incarnation, life=mark.life))
-
-    async def _note_for_audit(self, recovery: str, by: str) -> None:
-        """Leave a note for the next start, which rebuilds the terms of the audit's keys, and records the recovery."""
-        named = self._settings.admin.audit_key
-        try:
-            key = await anyio.to_thread.run_sync(kept_audit_key, self._data_dir, named)
-        except (OSError, ValueError) as error:
-            self._say(f"the audit's key cannot be read, so its terms are not rebuilt: {error}")
-            return
-        if key is not None:  # else the broker has written no audit record
-            note = AuditRecovery(recovery=recovery, by=by, time_ms=now_ms())
-            kept_as = ADMIN_PREFIX + audit_key_of(str(self._me), RECOVERY_KEY)
-            await self._etcd.transact([Put(kept_as, note.to_json(key))])
 
     async def _newest_mark(self, scope: str) -> OwnerMark | None:
         said, _ = await self._child.call("owner_newest", {"cluster": self._cluster, "scope": scope})

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import anyio
 from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.audit_key import AuditKey
+from pydanube_core.audit_recovery import AuditRecovery
 from pydanube_core.errors import (
     ClusterError,
     Conflict,
@@ -26,8 +27,8 @@ from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_storage.audit_file import AuditFile
 
-from pydanube_broker.admin_state import AUDIT, audit_key_of
 from pydanube_broker.home.audit_key_file import load_audit_key
+from pydanube_broker.home.recovery_note import delete_note, read_note
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.exports import export_path
@@ -44,6 +45,7 @@ T = TypeVar("T")
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
+_AUDIT: Final = "audit/"  # keys of the audit's head and its terms
 _AT_ONCE: Final = 500  # records of an export that are read and written together
 _AUDIT_LOOK_S: Final = 60.0  # between two searches for records older than the audit's retention
 _AUDIT_STORED_S: Final = 1.0  # that a call waits for the object store: longer than a piece of the chain takes
@@ -99,8 +101,8 @@ class AdministrationPart:
 
     def _kept_as(self, key: str) -> str:
         """Return the stored key of a value. Each of several brokers has an audit of its own, with head and keys."""
-        if key.startswith(AUDIT) and self._broker.registry.ownership.several:
-            return audit_key_of(str(self._broker.data_dir.broker_id), key)
+        if key.startswith(_AUDIT) and self._broker.registry.ownership.several:
+            return f"{_AUDIT}{self._broker.data_dir.broker_id}/{key.removeprefix(_AUDIT)}"
         return key
 
     @property
@@ -121,6 +123,12 @@ class AdministrationPart:
                     load_audit_key, broker.data_dir, broker.settings.admin.audit_key
                 )
             return self._key
+
+    async def audit_recovery(self) -> AuditRecovery | None:
+        return await self._in_thread(read_note, self._broker.data_dir.path)
+
+    async def audit_recovered(self) -> None:
+        await self._in_thread(delete_note, self._broker.data_dir.path)
 
     async def open_audit(self) -> tuple[int, bytes | None]:
         topic = self._audit = await self._broker.registry.audit_topic()

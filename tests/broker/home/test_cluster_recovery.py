@@ -11,7 +11,6 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.home.cluster_recovery import recover
-from pydanube_core.audit_recovery import RECOVERY_KEY, AuditRecovery
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -126,11 +125,10 @@ async def test_a_cluster_goes_on_with_what_directories_and_store_know(
     assert list((tmp_path / "objects").glob(f"*/lost+found/{first}/unknown/*/*/*.parquet"))
 
 
-async def test_the_next_start_finds_a_note_about_its_audit_by_its_own_key(
+async def test_the_next_start_finds_a_note_about_its_audit(
     etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path
 ) -> None:
     await cluster.start(1)
-    key = await cluster.brokers[1].port.audit_key()
     etcd.save(tmp_path / "snapshot")
     await create(cluster.brokers[1], "t")
     await cluster.stop(1)
@@ -139,9 +137,7 @@ async def test_the_next_start_finds_a_note_about_its_audit_by_its_own_key(
         etcd.control("lease", "revoke", lease)
     assert (await recover(cluster.settings(1), by="ada@h")).waiting == ()
     await cluster.start(1)
-    note = await cluster.brokers[1].port.read_state(RECOVERY_KEY)
-    assert note is not None
-    found = AuditRecovery.from_json(note.value, key)
+    found = await cluster.brokers[1].port.audit_recovery()
     assert found is not None
     assert found.by == "ada@h"
 
