@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -59,24 +59,25 @@ SHARED_PROCESSES: Final = 4
 TEST_BUDGET_S: Final = 1800.0
 CI_TEST_BUDGET_S: Final = 3600.0
 LONG_BUDGET_S: Final = 4 * 3600.0
-# More failures than this in a group are no accident, and a second try would only take time.
+# More failures than this in a folder are no accident, and a second try would only take time.
 SECOND_TRY_TESTS: Final = 10
 # Seconds that a second try has at least, also if the first one ended just before its budget: pytest's start and a test.
 SECOND_TRY_S: Final = 60.0
 # Groups of tests side by side, two more than processors: half of the time they wait, for processes to start and for disks.
-LANES: Final = int(os.environ.get("GATE_LANES") or min(2, os.cpu_count() or 1) + 2)
+LANES: Final = min(2, os.cpu_count() or 1) + 2
 # The groups that begin first, and in how many processes, each with every n-th file. Spark's begins with its environment and core is
-# the fundamental one; then those of minutes, the longest first: begun late, one of them would run alone at the end.
+# the fundamental one; then those of minutes, the longest first: begun late, one of them would run alone at the end. The last two
+# are short, and bring a loop and servers for their whole session, which would go on into the next folder of a process.
 FIRST_GROUPS: Final = {
     "spark": 1, "core": 1, "e2e": 2, "admin": 2, "cli": 2, "crash": 1, "client": 1, "connect": 1, "mcp": 1, "links": 1, "tui": 1,
     "moves": 1, "diagnosis": 1, "relay": 1, "subscription": 1, "home": 1, "house": 1, "storage": 1, "serving": 1, "chain": 1,
-    "journal": 1, "cluster": 1,
+    "journal": 1, "cluster": 1, "records": 1, "rpc": 1,
 }  # fmt: skip
 NOT_IN_TEST: Final = (
     "tests marked long: make test-long",
     f"{', '.join(sorted(OWN_TARGETS))}, fuzz, bench: make help lists them",
 )
-# In the environment of every process that a step starts, and of what those start: the mark of this run.
+# In the environment of every process that a step starts, and of what those start: the mark of this run, and a step adds its own.
 MARK: Final = "PYDANUBE_GATE_RUN"
 RUN: Final = uuid.uuid4().hex
 # After SIGABRT pytest has this long to print where its threads are.
@@ -131,6 +132,8 @@ class Tally:
     interrupted: bool = False
     #: there a step whose environment cannot be made fails, and failed tests get a second try
     in_ci: bool = False
+    #: how many steps run side by side
+    lanes: int = LANES
 
     def add(self, step: Step, *, ok: bool, took_s: float, note: str = "") -> None:
         self.ran_steps += 1
@@ -263,20 +266,32 @@ def prepared(step: Step, tally: Tally, output: BinaryIO) -> bool:
 
 def open_tests(outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
     """The tests that deserve a second try: what failed by accident, and what was not reached because of it."""
-    failed = [test for test, outcome in outcomes.items() if outcome.verdict == "failed"]
-    if len(failed) > SECOND_TRY_TESTS or any("::" not in test for test in failed):
-        return ()  # that many, or a file that cannot even be read, are no accident
-    return tuple(test for test, outcome in outcomes.items() if outcome.bad)
+    failed: Counter[Path] = Counter()
+    for test, outcome in outcomes.items():
+        if (
+            outcome.verdict == "failed"
+        ):  # many in a folder, or a file that cannot even be read, are no accident
+            failed[folder_of(test)] += 1 if "::" in test else SECOND_TRY_TESTS + 1
+    return tuple(
+        test
+        for test, outcome in outcomes.items()
+        if outcome.bad and failed[folder_of(test)] <= SECOND_TRY_TESTS
+    )
+
+
+def folder_of(test: str) -> Path:
+    return Path(test.partition("::")[0]).parent
 
 
 def run(step: Step, tally: Tally, output: BinaryIO) -> tuple[int, str]:
     """Return (exit status, what to say about it). What the step prints goes to `output`."""
     output.write(f"\n== {step.name}\n".encode())
     output.flush()
+    mark = f"{RUN}-{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="dg-", ignore_cleanup_errors=True) as scratch:
         # Hundreds of processes load numpy: as a broker does it. The brokers of a group write gigabytes: what its tests leave
         # goes with it. Sockets live there: a short path.
-        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ, "TMPDIR": scratch, MARK: RUN}
+        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ, "TMPDIR": scratch, MARK: mark}
         if step.report is not None:
             environment["PYDANUBE_GATE_REPORT"] = str(step.report)
         with tally.lock:
@@ -300,30 +315,31 @@ def run(step: Step, tally: Tally, output: BinaryIO) -> tuple[int, str]:
             note = f"still running after {step.budget_s:.0f} s, stopped"
             output.write(f"{step.name}: {note}; the tracebacks show where\n".encode())
             output.flush()
-            stop(child, ask_for_tracebacks=True)
+            child.send_signal(signal.SIGABRT)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=LAST_WORDS_S)
             return 1, note
         finally:
+            stop(child)
+            end_what_is_left(mark)
             with tally.lock:
                 tally.children.discard(child)
 
 
-def stop(child: subprocess.Popen[bytes], *, ask_for_tracebacks: bool) -> None:
-    """End the step and everything it started."""
-    if ask_for_tracebacks:
-        child.send_signal(signal.SIGABRT)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=LAST_WORDS_S)
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """End the step and the processes of its session, which are left if it died."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
-def end_what_is_left() -> None:
-    """Kill what carries this run's mark: brokers have sessions of their own and outlive the tests that started them."""
-    line = f"{MARK}={RUN}".encode()
+def end_what_is_left(mark: str = RUN) -> None:
+    """Kill what carries this run's mark, or a step's: brokers have sessions of their own and outlive the tests that started them."""
+    begin = f"{MARK}={mark}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # ended by now, or another user's
-            if line in (process / "environ").read_bytes().split(b"\0"):
+            lines = (process / "environ").read_bytes().split(b"\0")
+            if any(line.startswith(begin) for line in lines):
                 os.kill(int(process.name), signal.SIGKILL)
 
 
@@ -431,10 +447,8 @@ def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: fl
     return steps
 
 
-def run_all(
-    steps: Iterable[Step], tally: Tally, *, budget_s: float | None = None, lanes: int = LANES
-) -> None:
-    """Carry out steps in their order, `lanes` at a time; `budget_s` bounds all."""
+def run_all(steps: Iterable[Step], tally: Tally, *, budget_s: float | None = None) -> None:
+    """Carry out steps in their order, `tally.lanes` at a time; `budget_s` bounds all."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
     left = deque(steps)
     alone = len(left) == 1
@@ -452,8 +466,8 @@ def run_all(
             with tally.lock:
                 tally.leave_out(step, f"the budget of {budget_s:.0f} s for all tests is used up", failed=True)
 
-    with ThreadPoolExecutor(lanes) as pool:
-        working = [pool.submit(work) for _ in range(lanes)]
+    with ThreadPoolExecutor(tally.lanes) as pool:
+        working = [pool.submit(work) for _ in range(tally.lanes)]
         try:
             for each in working:
                 each.result()
@@ -463,7 +477,7 @@ def run_all(
                 tally.interrupted = True
                 children = list(tally.children)
             for child in children:
-                stop(child, ask_for_tracebacks=False)
+                stop(child)
             raise
 
 
@@ -477,7 +491,7 @@ def run_tests(
     """Run all groups, in CI with a second try, and `beside` them, after those that begin first, other steps."""
     with tempfile.TemporaryDirectory(prefix="pydanube-reports-") as reports:
         steps = pytest_steps(Path(reports), pytest_arguments=arguments, budget_s=each_s)
-        steps[LANES:LANES] = beside
+        steps[tally.lanes : tally.lanes] = beside
         run_all(steps, tally, budget_s=budget_s)
 
 
@@ -514,7 +528,11 @@ def keep_bytecode() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    tally = Tally()
+    try:
+        tally = Tally(lanes=max(1, int(os.environ.get("GATE_LANES") or LANES)))
+    except ValueError:
+        print(f"GATE_LANES is {os.environ['GATE_LANES']!r}. Set it to a number of steps.", file=sys.stderr)
+        return 2
     keep_bytecode()
     # `timeout` sends SIGTERM; like Ctrl-C it must take the running check along.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

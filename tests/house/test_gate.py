@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -105,13 +106,13 @@ def test_steps_side_by_side_start_in_their_order_and_print_one_after_the_other(
             f"(here / '{me}').touch()\nwhile not (here / '{other}').exists(): time.sleep(0.01)\nprint('{me} out')"
         )
 
-    tally = gate.Tally()
+    tally = gate.Tally(lanes=2)
     steps = [
         gate.Step(name="first", command=meets("first", "second"), budget_s=60.0),
         gate.Step(name="second", command=meets("second", "first"), budget_s=60.0),
         gate.Step(name="third", command=python("print('third')"), budget_s=60.0),
     ]
-    gate.run_all(steps, tally, lanes=2)
+    gate.run_all(steps, tally)
     assert tally.print() == 0, "the first two ran together, else neither had ended"
     out = capfd.readouterr().out
     assert "first in\nfirst out\n" in out
@@ -193,10 +194,10 @@ def test_an_interruption_takes_all_lanes_along(
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    tally = gate.Tally()
+    tally = gate.Tally(lanes=2)
     try:
         with pytest.raises(KeyboardInterrupt):
-            gate.run_all(steps, tally, lanes=2)
+            gate.run_all(steps, tally)
     finally:
         watcher.join()
         signal.signal(signal.SIGUSR1, former)
@@ -331,6 +332,53 @@ def test_many_failures_are_no_accident(gate: ModuleType) -> None:
     assert gate.open_tests(bad) == ()
     few = dict(list(bad.items())[:-1]) | {"test_x.py::test_far": gate.Outcome(verdict="not reached")}
     assert len(gate.open_tests(few)) == gate.SECOND_TRY_TESTS + 1
+
+
+def test_failures_are_counted_by_folder(gate: ModuleType) -> None:
+    bad = {f"a/test_x.py::test_{i}": gate.Outcome(verdict="failed") for i in range(gate.SECOND_TRY_TESTS + 1)}
+    accident = {"b/test_y.py::test_a": gate.Outcome(verdict="failed")}
+    assert gate.open_tests(bad | accident) == tuple(accident)
+    assert gate.open_tests({"a/test_x.py": gate.Outcome(verdict="failed")} | accident) == tuple(accident)
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_what_a_step_that_died_has_started_ends_before_the_next(gate: ModuleType, own_session: bool) -> None:
+    sleep = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); import time; time.sleep(600)"]
+    dies = python(
+        "import os, subprocess\n"
+        f"child = subprocess.Popen({sleep!r}, stdout=subprocess.PIPE, start_new_session={own_session})\n"
+        "print('pid', int(child.stdout.readline()), flush=True); os._exit(1)"
+    )
+    with tempfile.TemporaryFile() as output:
+        status, _ = gate.run(gate.Step(name="dies", command=dies, budget_s=60.0), gate.Tally(), output)
+        output.seek(0)
+        child = Path("/proc") / output.read().split(b"pid ")[1].decode().strip()
+    assert status == 1
+    until = time.monotonic() + 60
+    while runs(child):
+        assert time.monotonic() < until, "what the step started was not stopped"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("given", "lanes"), [("0", 1), ("3", 3), ("", None), ("many", None)])
+def test_the_number_of_lanes_is_at_least_one(
+    gate: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    given: str,
+    lanes: int | None,
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(gate, "run_all", lambda steps, tally: seen.append(tally.lanes))
+    monkeypatch.setattr(gate, "keep_bytecode", lambda: None)
+    monkeypatch.setattr(gate.signal, "signal", lambda *_: None)
+    monkeypatch.setenv("GATE_LANES", given)
+    status = gate.main(["lint"])
+    if given == "many":
+        assert (status, seen) == (2, [])
+        assert "GATE_LANES is 'many'" in capfd.readouterr().err
+    else:
+        assert seen == [gate.LANES if lanes is None else lanes]
 
 
 def test_nothing_run_is_not_a_pass(gate: ModuleType) -> None:
