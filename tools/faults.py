@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import ast
 import datetime
+import hashlib
 import json
 import os
 import random
@@ -246,10 +247,17 @@ class Bench:
     """The tests of one room: their process, and what each of their files runs. Close it at the end."""
 
     def __init__(self, room: Room, commit: str, seed: int) -> None:
-        listed = git("ls-tree", "-r", commit, "--", *MEASURED, *room.tests).splitlines()
-        self._support = git("rev-parse", f"{commit}:tests/support")[:12]
+        shared = ("tests/conftest.py", "tests/support")
+        listed = git("ls-tree", "-r", commit, "--", *MEASURED, *room.tests, *shared).splitlines()
         #: Ids of contents by path
-        self._sources = {path: facts.split()[2] for facts, path in (line.split("\t") for line in listed)}
+        self._files = {path: facts.split()[2] for facts, path in (line.split("\t") for line in listed)}
+        self._sources = {path: each for path, each in self._files.items() if path.startswith(MEASURED)}
+        helpers = [
+            each
+            for path, each in self._files.items()
+            if path not in self._sources and not Path(path).name.startswith("test_")
+        ]
+        self._helpers = hashlib.sha256("".join(helpers).encode()).hexdigest()[:12]
         self._covers: dict[str, Cover] = {}
         self._texts: dict[str, tuple[str, frozenset[str]]] = {}
         options = (f"--hypothesis-seed={seed}", f"--timeout={ONE_TEST_S * 2}")
@@ -286,7 +294,8 @@ class Bench:
     def stages(self, path: str) -> Iterator[list[Cover]]:
         """Yield what to run, in turn: files that are measured already, then one after the other, near files first.
 
-        So that a fault which the first tests find costs no measurement of all others.
+        So that a fault which the first tests find costs no measurement of all others. The last are near files that were
+        measured with other sources: what has changed elsewhere may lead their tests here.
         """
         near = self.near(path)
         left = [*near, *(file for file in self.files if file not in near)]
@@ -295,9 +304,12 @@ class Bench:
         for file in left:
             if self._measured(file, path) is None:
                 yield [self._measure(file)]
+        for file in near:
+            if self._covers[file].sources != self._sources:
+                yield [self._measure(file)]
 
     def _kept(self, file: str) -> Path:
-        return HOME / "covers" / f"{file.replace('/', '-')}-{self._sources[file][:12]}-{self._support}.json"
+        return HOME / "covers" / f"{file.replace('/', '-')}-{self._files[file][:12]}-{self._helpers}.json"
 
     def _measured(self, file: str, path: str) -> Cover | None:
         """Return the lines that the tests of a file run. An earlier measurement counts while it and the module are the same."""
@@ -310,7 +322,7 @@ class Bench:
         data = HOME / "data"
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir(parents=True)
-        settings, tests = data / "coveragerc", data / "tests.jsonl"
+        settings, tests, report = data / "coveragerc", data / "tests.jsonl", HOME / "report.jsonl"
         included = "".join(f"    {TREE / path}{'' if path.endswith('.py') else '/*'}\n" for path in MEASURED)
         settings.write_text(
             f"[run]\ndata_file = {data / 'lines'}\nparallel = true\nsigterm = true\ndisable_warnings = *\n"
@@ -318,9 +330,9 @@ class Bench:
         )
         variables = environment(COVERAGE_PROCESS_START=str(settings))
         variables["PYTHONPATH"] += os.pathsep + str(TREE / ".mutants")
-        self.process.run(
+        status = self.process.run(
             self.files[file],
-            HOME / "report.jsonl",
+            report,
             environment=variables,
             limit_s=COVER_S,
             cover={"settings": str(settings), "tests": str(tests)},
@@ -330,10 +342,12 @@ class Bench:
             seconds={each["test"]: each["seconds"] for each in outcomes if each["ok"]},
             failed=[each["test"] for each in outcomes if not each["ok"]],
             lines=lines_by_test(data),
-            sources={path: each for path, each in self._sources.items() if path.startswith(MEASURED)},
+            sources=self._sources,
         )
-        self._kept(file).parent.mkdir(exist_ok=True)
-        self._kept(file).write_text(json.dumps(asdict(found)))
+        whole = {each["test"] for each in outcomes} >= set(self.files[file])
+        if status == "ended" and whole and failed_test(report) is None:
+            self._kept(file).parent.mkdir(exist_ok=True)
+            self._kept(file).write_text(json.dumps(asdict(found)))
         return found
 
 

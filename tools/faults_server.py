@@ -99,7 +99,8 @@ def until_ended(fork: int, limit_s: float) -> str:
     while time.monotonic() < deadline:
         ended, status = os.waitpid(fork, os.WNOHANG)
         if ended:
-            return "not replaced" if os.waitstatus_to_exitcode(status) == _NOT_REPLACED else "ended"
+            # another status: it hung until faulthandler ended it, or a fault took it along
+            return {0: "ended", _NOT_REPLACED: "not replaced"}.get(os.waitstatus_to_exitcode(status), "time")
         time.sleep(_LOOK_S)
     os.killpg(fork, signal.SIGKILL)
     os.waitpid(fork, 0)
