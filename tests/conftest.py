@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+import pytest_timeout
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
@@ -23,10 +24,11 @@ from tests.support.etcd import EtcdMembers
 # Of pytest-timeout's limit: the deadline must come first. Its signal strikes anywhere in the loop and leaves the
 # test's task running there; under a deadline the test itself ends, with its clean-up, and the next one is undisturbed.
 DEADLINE_SHARE = 0.75
-# pytest-timeout's signal strikes once. Where a test or its clean-up hangs after it, the process ends at so many times the limit,
-# and the gate runs again what was not reached.
-END_SHARE = 1.5
-
+# pytest-timeout's signal strikes once. Where a test or its clean-up hangs after it, the process ends half of the limit later, and
+# at least these seconds: clean-up stops brokers. `tools/gate.py ci` runs again what was not reached.
+END_AFTER_S = 60.0
+LIMIT_S = pytest.StashKey[float]()  # pytest-timeout's, of a test that has one
+STDERR = 2
 
 # `nohup make test &` starts its processes with SIGINT ignored, and what they start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -63,12 +65,10 @@ def under_deadline(test: Callable[..., Awaitable[Any]], limit_s: float) -> Calla
     return limited
 
 
-def limit_s(item: pytest.Item) -> float:
-    """pytest-timeout's limit for a test, as marked or as configured; 0 is none."""
-    if (marker := item.get_closest_marker("timeout")) is not None:
-        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
-    configured = item.config.getoption("timeout", None)
-    return float(item.config.getini("timeout") or 0) if configured is None else float(configured)
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> None:
+    """Note pytest-timeout's limit for a test, however it is set; not under a debugger."""
+    item.stash[LIMIT_S] = 0.0 if pytest_timeout.is_debugging() else settings.timeout
 
 
 @pytest.fixture(scope="session")
@@ -101,9 +101,9 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """End the process, with the stacks of its threads, if the test hangs where its limit does not end it."""
-    if limit := limit_s(item):
-        file = item.config.stash[fault_handler_stderr_fd_key]
-        faulthandler.dump_traceback_later(limit * END_SHARE, exit=True, file=file)
+    if limit := item.stash.get(LIMIT_S, 0.0):
+        file = item.config.stash.get(fault_handler_stderr_fd_key, STDERR)  # not there with -p no:faulthandler
+        faulthandler.dump_traceback_later(limit + max(END_AFTER_S, limit / 2), exit=True, file=file)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -117,10 +117,15 @@ def pytest_runtest_logfinish() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl
+def pytest_enter_pdb() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Put async tests under their deadline; a property test, each example."""
-    limit = limit_s(pyfuncitem) * DEADLINE_SHARE
+    limit = pyfuncitem.stash.get(LIMIT_S, 0.0) * DEADLINE_SHARE
     if not limit:
         return
     if (property_test := getattr(pyfuncitem.obj, "hypothesis", None)) is not None:
