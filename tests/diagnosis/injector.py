@@ -277,10 +277,10 @@ async def poison_message(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
-async def _running(*works: Any) -> AsyncIterator[None]:
+async def _running(*works: Any) -> AsyncIterator[list[asyncio.Task[Any]]]:
     tasks = [asyncio.create_task(work) for work in works]
     try:
-        yield
+        yield tasks
     finally:
         for task in tasks:
             task.cancel()
