@@ -74,13 +74,23 @@ async def test_a_broker_that_hangs_costs_one_call_its_silence(brokers: list[Brok
             assert [(each["rule"], each["subject"]["broker_id"]) for each in found["findings"]] == [
                 ("broker_unreachable", *missing)
             ]
-            [hung] = missing
-            with pytest.raises(Unavailable, match=rf": broker {hung} does not answer at http"):
-                await ops.call("brokers.unload", {"broker_id": hung, "plan_only": True})
             third.resume()
             with anyio.fail_after(LATE_S):
                 while (await states(ops)).keys() != ids:  # noqa: ASYNC110
                     await anyio.sleep(0.1)
+        finally:
+            third.resume()
+
+
+async def test_unloading_a_broker_that_hangs_is_refused_with_its_name(brokers: list[BrokerProcess]) -> None:
+    first, _, third = brokers
+    async with OpsClient(first.admin) as ops:
+        assert len(await states(ops)) == 3
+        await to_thread.run_sync(third.pause)
+        try:
+            _, [hung] = await timed(ops, "brokers.list")
+            with pytest.raises(Unavailable, match=rf": broker {hung} does not answer at http"):
+                await ops.call("brokers.unload", {"broker_id": hung, "plan_only": True})
         finally:
             third.resume()
 

@@ -88,5 +88,5 @@ async def test_a_tier_that_is_woken_while_it_ends_still_ends(opened: Opener, ste
         for _ in range(steps):
             await asyncio.sleep(0)
         ending = asyncio.ensure_future(broker.tier.__aexit__())
-        done, _ = await asyncio.wait({ending}, timeout=20)
+        done, _ = await asyncio.wait({ending}, timeout=40)
         assert done
