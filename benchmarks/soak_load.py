@@ -249,7 +249,11 @@ class Load:
             except ClusterError as error:
                 if error.code == "TOPIC_NOT_FOUND":
                     return  # it was deleted, and the answer was lost
-                if not error.retryable and error.code not in ("PLAN_STALE", "DEADLINE_EXCEEDED"):
+                if not error.retryable and error.code not in (
+                    "PLAN_STALE",
+                    "DEADLINE_EXCEEDED",
+                    "UNAVAILABLE",
+                ):
                     raise
                 await self.pause(1)
         raise AssertionError(f"{topic} could not be deleted")

@@ -103,7 +103,9 @@ help.
 | `next` | calls that would help: `operation`, `tool`, `command`, `arguments`, `why` |
 
 If the commit of a publish failed, `details.outcome` is `"unknown"`: the message may or may not be stored. A retry by the
-same producer session is safe, because the broker recognises it. A new send may store the message a second time.
+same producer session is safe, because the broker recognises it. A new send may store the message a second time. If the
+answer to a change of administration was lost, `details.outcome` is `"unknown"`, too, and `retryable` is false: nothing
+retries it, and the calls in `next` (`danube changes list`, `danube audit query`) show whether it was made.
 
 Exit code 0 is success, also when the reader of a pipe closes it. 130 is an interrupt. Usage errors exit with 2.
 """

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 from pydanube.retry import Retry
-from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.errors import ClusterError, Retryable, Unavailable
 
 from pydanube_connect.file import Delivery
 from pydanube_connect.records import RetryLater
@@ -55,7 +55,7 @@ class Attempts:
             ClusterError: the failure itself if no retry mends it, or `Unavailable` if the budget is used up.
             Stopping: the connector was stopped.
         """
-        if isinstance(failure, ClusterError) and not failure.retryable:
+        if isinstance(failure, ClusterError) and not failure.retryable and not _lost_change(failure):
             raise failure
         self._failures += 1
         reason = reason_of(failure)
@@ -73,6 +73,14 @@ class Attempts:
             await self._stop.wait()
         if self._stop.is_set():
             raise Stopping(reason)
+
+
+def _lost_change(failure: ClusterError) -> bool:
+    """Return whether the answer to a change was lost. A connector only creates topics, after a look for them.
+
+    A fenced producer's outcome may be unknown too, but another connector took its name over, so it ends.
+    """
+    return isinstance(failure, Retryable) and failure.details.get("outcome") == "unknown"
 
 
 def reason_of(error: BaseException) -> str:

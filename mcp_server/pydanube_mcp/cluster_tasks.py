@@ -236,7 +236,7 @@ class ClusterTasks:
             call = {**arguments, "plan_token": token, "detach": True}
             await client.call(operation, call, principal=principal)
         except ClusterError as error:
-            if not error.retryable and error.code != "PLAN_USED":
+            if not _may_pass(error) and error.code != "PLAN_USED":
                 await self._discard(client, plan_id, principal)
             raise _as_protocol_error(error) from error
 
@@ -299,8 +299,13 @@ def progress_of(task: Mapping[str, Any]) -> str:
     return f"{task['operation']}{again}" + (f": {'; '.join(parts)}" if parts else "")
 
 
+def _may_pass(error: ClusterError) -> bool:
+    """Return whether the call was not refused: a retry may help, or the change may have been made."""
+    return error.retryable or error.details.get("outcome") == "unknown"
+
+
 def _as_protocol_error(error: ClusterError) -> MCPError:
-    code = INTERNAL_ERROR if error.retryable else INVALID_PARAMS
+    code = INTERNAL_ERROR if _may_pass(error) else INVALID_PARAMS
     body = fenced(error.to_dict())
     return MCPError(code=code, message=body["message"], data=body)
 

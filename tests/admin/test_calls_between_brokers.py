@@ -51,6 +51,8 @@ class SlowBroker:
     connections = 0
     ends = False  # the connection, with the next answer
     hangs_up = False  # once it has the request
+    status = "200"  # of HTTP, as a proxy sets it
+    body: bytes | None = None  # instead of `answer`
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -75,12 +77,12 @@ class SlowBroker:
                     if self.hangs_up:
                         return
                     await anyio.sleep(self.answers_after_s)
-                    head = encoder.encode([(":status", "200"), ("content-type", "application/grpc")])
+                    head = encoder.encode([(":status", self.status), ("content-type", "application/grpc")])
                     trailers = encoder.encode([("grpc-status", "0")])
                     if self.ends:
                         last = each.stream_id.to_bytes(4, "big")
                         writer.write(frame(FrameType.GOAWAY, 0, 0, last + bytes(4)))
-                    body = message(self.answer.SerializeToString())
+                    body = self.body or message(self.answer.SerializeToString())
                     writer.write(frame(FrameType.HEADERS, END_HEADERS, each.stream_id, head))
                     writer.write(data(each.stream_id, body))
                     writer.write(frame(FrameType.HEADERS, END_HEADERS | END_STREAM, each.stream_id, trailers))

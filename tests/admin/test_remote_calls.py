@@ -148,6 +148,24 @@ async def test_a_connection_that_is_lost_within_a_change_leaves_its_outcome_unkn
     assert ("outcome" in read.value.details, read.value.retryable) == (False, True)
 
 
+@pytest.mark.parametrize("status", ["502", "503", "504", "200"])
+async def test_a_change_that_a_proxy_did_not_answer_is_not_to_be_repeated(
+    status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy had passed it on and gave up. A status of 200 is followed by bytes that are no answer."""
+    with anyio.fail_after(60):
+        async with slow_broker(monkeypatch) as (broker, _), OpsClient(broker.url) as ops:
+            broker.status, broker.body = status, b"\2" * 9
+            with pytest.raises(Unavailable) as change:
+                await ops.call("topics.truncate", {"topic": "x", "all": True})
+            with pytest.raises(Unavailable) as read:
+                await ops.call("topics.list")
+    assert broker.calls == 2
+    assert (change.value.details["outcome"], change.value.retryable) == ("unknown", False)
+    assert "danube up" not in change.value.message
+    assert ("outcome" in read.value.details, read.value.retryable) == (False, True)
+
+
 def without_times(result: Any) -> Any:
     """What does not depend on the moment of the call."""
     if isinstance(result, dict):

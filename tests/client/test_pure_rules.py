@@ -13,6 +13,7 @@ from pydanube.wire.statuses import error_of
 from pydanube_core.batch import BatchView, Codec
 from pydanube_core.errors import ConsumerBusy, InvalidArgument
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
+from pydanube_core.ops_call import SENT
 
 
 def test_keys_hash_as_the_official_clients_do() -> None:
@@ -103,7 +104,14 @@ def test_an_error_that_travels_whole_arrives_whole() -> None:
     ],
 )
 def test_grpc_errors_become_cluster_errors(status: str, details: str, code: str) -> None:
-    assert error_of(status, details, (), url="http://h:1").code == code
+    error = error_of(status, details, (), url="http://h:1")
+    assert error.code == code
+    assert (SENT in error.details) == (code == "UNAVAILABLE"), "the broker may have had the request"
+
+
+def test_a_connection_that_was_never_made_sent_nothing() -> None:
+    text = "last error: Failed to connect to remote host: Connection refused"
+    assert SENT not in error_of("UNAVAILABLE", text, (), url="http://h:1").details
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,11 +10,15 @@ import anyio
 import pytest
 from pydanube import Client, PayloadInvalid, TopicNotFound
 from pydanube.testing import InMemoryCluster
+from pydanube.wire.ops_channel import OpsChannel
 from pydanube_connect import Place
 from pydanube_connect.file import declared
 from pydanube_connect.running import check, dry_run, run_all, runner_of
 from pydanube_connect.statistics import exposition
 from pydanube_core.batch import timing
+from pydanube_core.errors import ProducerFenced, Unavailable
+from pydanube_core.generated.danube_ops_pb2 import CallRequest
+from pydanube_core.ops_call import unknown_outcome
 
 from tests.connect.own import LinesSource, Table, TableSink
 from tests.connect.targets import Answer, HttpTarget
@@ -254,6 +259,42 @@ async def test_a_source_that_failed_continues_in_the_same_run(
         found = await once(client, SOURCE | {"delivery": {"backoff_s": 0.001}})
         assert found.retries == 2
         assert list(map(int, await payloads(client))) == list(range(100))
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_source_continues_if_the_answer_to_a_creation_is_lost(
+    memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    whole, lost = OpsChannel.call, list[str]()
+
+    async def call(self: OpsChannel, request: CallRequest, **options: Any) -> bytes:
+        topic = json.loads(request.arguments).get("topic")
+        if request.operation != "topics.create" or topic in lost:
+            return await whole(self, request, **options)
+        lost.append(topic)
+        if made:
+            await whole(self, request, **options)
+        raise Unavailable("the connection was lost", **unknown_outcome(request.operation))
+
+    monkeypatch.setattr(OpsChannel, "call", call)
+    tree = SOURCE | {"topic": {"name": "t", "durability": "fsynced"}, "delivery": {"backoff_s": 0.001}}
+    async with memory.connect() as client:
+        found = await once(client, tree)
+        assert lost == ["/default/connect-lines-positions", "/default/t"]
+        assert found.retries == 2
+        assert list(map(int, await payloads(client))) == list(range(100))
+
+
+async def test_a_source_whose_producer_was_taken_over_ends(
+    memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fenced(self: Any) -> None:
+        raise ProducerFenced("the producer was opened again", outcome="unknown")
+
+    monkeypatch.setattr("pydanube_connect.positions.Positions.save", fenced)
+    async with memory.connect() as client:
+        with pytest.raises(ProducerFenced):
+            await once(client, SOURCE | {"delivery": {"backoff_s": 0.001}})
 
 
 async def test_a_function_of_the_user_makes_a_source_at_least_once(memory: InMemoryCluster) -> None:

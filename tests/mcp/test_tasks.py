@@ -12,7 +12,11 @@ import httpx2
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import INTERNAL_ERROR
 from pydanube_admin.http import http_server
+from pydanube_admin.remote import OpsClient
+from pydanube_core.errors import Unavailable
+from pydanube_core.ops_call import unknown_outcome
 from pydanube_mcp import build_server, http_face
 
 from tests.admin.real_broker import Administered
@@ -250,6 +254,32 @@ async def test_what_changed_meanwhile_is_not_what_was_agreed_to(slow: SlowCluste
         assert refused.value.error.data["code"] == "PLAN_STALE"
         assert (await ask_task(client, "get", task["taskId"]))["status"] == "cancelled"
         assert slow.collected == 0
+
+
+async def test_a_lost_answer_to_an_agreed_change_neither_discards_its_plan_nor_blames_the_arguments(
+    slow: SlowCluster, admin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, called = OpsClient.call, list[str]()
+
+    async def call(self: OpsClient, operation: str, *args: Any, **options: Any) -> Any:
+        called.append(operation)
+        if operation == "objects.collect" and "plan_token" in args[0]:
+            raise Unavailable("the connection was lost", **unknown_outcome(operation))
+        return await whole(self, operation, *args, **options)
+
+    async with connected("memory", admin, asks=True) as client:
+        task = await begin(client, "collect_objects")
+        asked = await ask_task(client, "get", task["taskId"])
+        monkeypatch.setattr(OpsClient, "call", call)
+        with pytest.raises(MCPError) as lost:
+            await ask_task(client, "update", task["taskId"], input_responses=answer(asked, "orders"))
+        assert "objects.collect" in called
+        assert "plans.discard" not in called
+        assert (lost.value.error.code, lost.value.error.data["details"]["outcome"]) == (
+            INTERNAL_ERROR,
+            "unknown",
+        )
+        assert (await ask_task(client, "get", task["taskId"]))["status"] == "input_required"
 
 
 async def test_with_several_clusters_the_id_says_which(slow: SlowCluster, admin: str) -> None:

@@ -77,5 +77,6 @@ def error_of(
             return DeadlineExceeded(what, broker=url)
         case "INVALID_ARGUMENT":
             return Internal(what, broker=url)
-    refused = text.rpartition("Failed to connect to remote host: ")[2]  # the rest is gRPC's list of addresses
-    return not_reached(url, refused or status)
+    # Also a proxy's 502, 503 and 504 end here: the request may have passed the proxy.
+    _, never_sent, why = text.rpartition("Failed to connect to remote host: ")  # before it: gRPC's addresses
+    return not_reached(url, why or status, sent=not never_sent)
