@@ -34,7 +34,14 @@ IMPORTS: Final = (
     "import pydanube.sync",
     "import pydanube.admin",
 )
-COMMANDS: Final = ("--version", "topics list", "subscriptions lag", "doctor", "produce starts -m x")
+COMMANDS: Final = (
+    "--version",
+    "topics list",
+    "subscriptions lag",
+    "doctor",
+    "produce starts -m x",
+    "consume starts --exit",
+)
 LINE: Final = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)")
 
 

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from pydanube_broker.tier.owned_store import OwnedStore
 
 _LOOKED_AT_SEGMENTS: Final = 3  # the newest of the journal
-# The check ends after so many syncs or so long. A good disk needs 40 ms for them, and their p50 is judged.
+# The check ends after so many syncs or, but for at least 20 of them, so long. A good disk needs 40 ms for all, and
+# their p50 is judged.
 _SYNCS: Final = 100
 _SYNC_S: Final = 0.5
 _PORTS: Final = ("grpc", "admin", "metrics", "http")
