@@ -128,6 +128,7 @@ async def test_chains_are_verified_each_for_itself_and_one_that_is_missing_is_na
         b'{"items": [{"seq": "x"}], "chains": [{"broker_id": "1", "intact": "maybe"}]}',
         b'{"items": [], "next_page": "nonsense", "chains": []}',
     ],
+    ids=["empty", "not_text", "list", "deep", "numbers", "items", "fields", "page"],
 )
 async def test_a_broker_that_answers_nonsense_is_named_and_the_others_answer(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch, nonsense: bytes

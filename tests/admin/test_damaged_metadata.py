@@ -1,4 +1,4 @@
-"""No single piece of metadata stops a start: it is set aside and said, the rest is served, and nothing is given up."""
+"""No single piece of metadata stops a start: it is quarantined and reported, the rest is served, and nothing is given up."""
 
 from __future__ import annotations
 

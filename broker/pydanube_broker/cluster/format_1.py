@@ -436,10 +436,10 @@ class PartitionRecords:
         """Return the partitions of a topic whose name is taken. A creation under way is finished first.
 
         Raises:
-            Conflict: it is coming back from a deletion.
+            Conflict: it is being restored from a deletion.
         """
         if parent.spec.stage is Stage.RESTORING:
-            raise Conflict(f"topic {parent.name} is coming back: try again", topic=parent.name)
+            raise Conflict(f"topic {parent.name} is being restored: try again", topic=parent.name)
         if parent.spec.stage is Stage.CREATING:
             with contextlib.suppress(AlreadyExists):  # it is finished
                 return await self.create(parent.topic, parent.spec.partitions, parent.spec.settings)

@@ -365,7 +365,7 @@ class RegistryIndex:
         if parent.spec.stage is Stage.DELETING:
             raise Conflict(f"partitioned topic {parent.name} is being deleted", topic=parent.name)
         if parent.spec.stage is Stage.RESTORING:  # the name belongs to a partition that is yet to be restored
-            raise Conflict(f"topic {parent.name} is coming back: try again", topic=parent.name)
+            raise Conflict(f"topic {parent.name} is being restored: try again", topic=parent.name)
         if name.partition is not None:
             return
         is_same = (parent.spec.partitions, parent.spec.settings) == (partitions, settings)

@@ -157,7 +157,7 @@ class TopicCatalog:
         """Return the topics with a log under a name that is taken.
 
         Raises:
-            Conflict: it is coming back from a deletion.
+            Conflict: it is being restored from a deletion.
         """
         known = self.index.find_topic(topic)
         if known is not None:

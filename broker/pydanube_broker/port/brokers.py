@@ -116,7 +116,7 @@ class BrokersPart:
         """Return reasons about quarantined metadata, with the remedies."""
         found = self._broker.registry.catalog.restorable.quarantined()
         first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in found[:SHOWN_ASIDE])
-        message = f"{len(found)} pieces of metadata are set aside, so that the rest is served. {first}"
+        message = f"{len(found)} pieces of metadata are quarantined, so that the rest is served. {first}"
         return (Reason(code="METADATA_SET_ASIDE", message=message),) if found else ()
 
     async def takers(self) -> Sequence[str]:

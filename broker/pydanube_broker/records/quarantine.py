@@ -73,7 +73,7 @@ class Quarantine:
     def error(self, key: str) -> CorruptMetadata:
         """Return the error for a use of a quarantined key, with the cause and the remedy."""
         one = self.found[key]
-        return CorruptMetadata(f"{key} is set aside: {one.why}: {one.mend}", key=key)
+        return CorruptMetadata(f"{key} is quarantined: {one.why}: {one.mend}", key=key)
 
     def any_in(self, keys: KeyRange) -> bool:
         return any(key in keys for key in self.found)

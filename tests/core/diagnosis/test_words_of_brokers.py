@@ -176,7 +176,7 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     r"the metadata store does not answer or takes no writes": lambda v, m: v.metadata_error is not None and not v.metadata_full,
     r"the metadata store takes writes, or does not answer": lambda v, m: not v.metadata_full,
     r"all metadata could be read": lambda v, m: not v.quarantined,
-    rf"{N} pieces? of metadata (?:is|are) set aside": lambda v, m: len(v.quarantined) == _n(m),
+    rf"{N} pieces? of metadata (?:is|are) quarantined": lambda v, m: len(v.quarantined) == _n(m),
     r"no deletion that could still be undone": lambda v, m: not any(until > v.now_ms for until in v.given_up.values()),
     rf"{N} deletions? cannot be undone any more": lambda v, m: sum(until > v.now_ms for until in v.given_up.values()) == _n(m),
     rf"{N} objects? (?:was|were) checked since the start, none of them bad": lambda v, m: v.objects_checked == _n(m) and not v.bad_objects,

@@ -228,7 +228,7 @@ def metadata_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     },
     unobservable=("the cause of the damage",),
     helps="make the call in next, or restore the metadata from a backup",
-    many="brokers have metadata set aside",
+    many="brokers have quarantined metadata",
 )
 def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if not view.quarantined:
@@ -242,7 +242,7 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.CRITICAL,
         summary=counted(len(view.quarantined), "piece of metadata is", "pieces of metadata are")
-        + " set aside and not served; the first, "
+        + " quarantined and not served; the first, "
         f"{first.key}: {first.why}",
         evidence={
             "set_aside": len(view.quarantined),
