@@ -425,7 +425,8 @@ class RemovalFacts:
     """The topics that others take over when a broker is removed.
 
     `said_at_ms` is the time of the broker's last report about them. None: it never reported. `is_copied`: its journal was
-    copied into the object store.
+    copied into the object store, and the copy was read. `copy_error`: why it could not be read. Messages that only the
+    copy has count as missing then.
     """
 
     broker_id: str
@@ -433,6 +434,7 @@ class RemovalFacts:
     said_at_ms: int | None
     topics: tuple[TakeOverFacts, ...]
     is_copied: bool = False
+    copy_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

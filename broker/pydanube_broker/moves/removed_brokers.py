@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -22,10 +22,13 @@ import anyio
 from pydanube_core.errors import (
     ClusterError,
     Conflict,
+    CorruptJournal,
     CorruptObject,
+    DiskFull,
     InvalidArgument,
     LastBroker,
     MetadataUnavailable,
+    Unavailable,
 )
 from pydanube_core.facts import RemovalFacts, TakeOverFacts
 from pydanube_core.links import link_of
@@ -65,7 +68,8 @@ READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their r
 _SENT_AT_ONCE: Final = 4  # concurrent transactions
 #: topics of one transaction: six guards and writes each, and three guards for all
 _PREPARED_AT_ONCE: Final = 16
-_BUSY_MS: Final = 60_000  # a topic is busy if it was written so long before its owner's last report, or later
+#: a topic is busy if it was written so long before the newest message of its owner, or later
+_BUSY_MS: Final = 60_000
 _AHEAD_S: Final = 5.0  # head start of busy topics, at most: an heir may fail
 #: from this share of the cluster's topics on, reading the records of all topics is cheaper than single reads
 MANY: Final = 1 / 4
@@ -110,8 +114,8 @@ class RemovedBrokers:
         self._cluster = cluster
         self._inherited = inherited
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
-        # The last reports of brokers whose topics are being taken away, with their times
-        self._said: dict[BrokerId, tuple[Mapping[int, LogState], int]] = {}
+        # The last reports of brokers whose topics are being taken away
+        self._said: dict[BrokerId, Mapping[int, LogState]] = {}
         # The busy topics of lost brokers, which go to their heirs alone, and until when (monotonic) at most
         self._ahead: dict[BrokerId, tuple[set[TopicId], float]] = {}
 
@@ -230,12 +234,13 @@ class RemovedBrokers:
             self.unsettled = True
             journal = await self.take_overs.fence(coordinator, broker_id, journal, topics)
         if broker_id not in self._said:
-            report, reported_ms = await self._reports.read(broker_id)
-            self._said[broker_id] = report, reported_ms or 0
-        said, said_ms = self._said[broker_id]
+            self._said[broker_id], _ = await self._reports.read(broker_id)
+        said = self._said[broker_id]
         # Topics that were written last are taken first, because their producers wait.
         places.sort(key=lambda place: _written_ms(said.get(place.topic_id)), reverse=True)
-        busy = [each for each in places if _written_ms(said.get(each.topic_id)) > said_ms - _BUSY_MS]
+        # The time of the report itself is by the store's clock, these are by the owner's.
+        newest_ms = max(map(_written_ms, said.values()), default=0)
+        busy = [each for each in places if _written_ms(said.get(each.topic_id)) > newest_ms - _BUSY_MS]
         if broker_id not in self._ahead and 0 < len(busy) <= len(places) // 2:
             places = busy
             self._ahead[broker_id] = {each.topic_id for each in busy}, time.monotonic() + _AHEAD_S
@@ -331,15 +336,22 @@ class RemovedBrokers:
     async def forecast(self, coordinator: Coordinator, broker_id: BrokerId) -> RemovalFacts:
         """Return the effect that a removal of the broker would have.
 
-        Raises as `check_removable`, and `CorruptObject`, `DiskFull`, `Unavailable` of the chain of its journal.
+        Without a readable chain of its journal, messages that only the chain has count as missing. Raises as
+        `check_removable`.
         """
         await self.check_removable(coordinator, broker_id)
-        try:
-            chain = await self.take_overs.chain_to_now(broker_id)
-        except Conflict:  # its journal was not copied
-            return await self._forecast(coordinator, broker_id, None)
-        async with self._inherited.of(chain) as inherited:
-            return await self._forecast(coordinator, broker_id, (chain, inherited))
+        copied, unread = None, None
+        async with AsyncExitStack() as stack:
+            try:
+                chain = await self.take_overs.chain_to_now(broker_id)
+                copied = chain, await stack.enter_async_context(self._inherited.of(chain))
+            except Conflict:  # its journal was not copied
+                pass
+            except (CorruptObject, CorruptJournal, DiskFull, Unavailable) as error:
+                log.warning("chain_not_read", extra={"broker_id": str(broker_id), "error": error.message})
+                unread = error.message
+            facts = await self._forecast(coordinator, broker_id, copied)
+        return replace(facts, copy_error=unread)
 
     async def _forecast(
         self, coordinator: Coordinator, broker_id: BrokerId, copied: tuple[ChainRange, Inherited] | None
@@ -534,7 +546,7 @@ class RemovedBrokers:
         assert now.move is not None
         said = inherited
         if said is None:
-            said = await self._reports.recent(BrokerId(int(now.move.source)), now.topic_id)
+            said = await self._reports.recent(BrokerId(int(now.move.source)), now.move.chain, now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
         if self._is_mirror(now):
             return rebuilt_mirror(state, end=begin, starts=self._starts(now.topic_id))

@@ -14,12 +14,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeAlias
 
-import anyio
-from pydanube_core.errors import CorruptObject
+from pydanube_core.errors import ClusterError, CorruptObject
 
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
+from pydanube_broker.cluster.move_record import ChainRange
 from pydanube_broker.copying.piece import FragmentBuilder, Piece, read_fragment
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.topic_reports_work import Call
@@ -28,6 +28,9 @@ from pydanube_broker.topics.log_state import LogState
 log = logging.getLogger("pydanube.cluster")
 
 _RECENT_S: Final = 10.0  # a broker that is not lost reports once a minute
+
+#: a lost broker, with the journal and the end of its chain, None without a chain
+_Loss: TypeAlias = tuple[BrokerId, tuple[int, int] | None]
 
 
 class TopicReports:
@@ -44,8 +47,8 @@ class TopicReports:
         self._cluster = cluster
         self._written = b""  # the digest of the report written last
         self._count = 0
-        self._recent: dict[BrokerId, Mapping[int, LogState]] = {}  # reports read in the last `_RECENT_S`
-        self._reading = anyio.Lock()
+        # Reports that are being read, or were in the last `_RECENT_S`, by the loss that they are read for
+        self._recent: dict[_Loss, asyncio.Future[Mapping[int, LogState]]] = {}
 
     async def write(self, me: BrokerId, incarnation: Incarnation, states: Iterable[LogState]) -> bool:
         """Store the topics' states unless they are those stored last. Return whether they were stored.
@@ -98,16 +101,37 @@ class TopicReports:
             return {}, None
         return states, int(found["written_ms"])
 
-    async def recent(self, broker_id: BrokerId, topic_id: int) -> LogState | None:
-        """Return a topic's state in a broker's last report as it was at most `_RECENT_S` ago, None if it has none.
+    async def recent(self, broker_id: BrokerId, chain: ChainRange | None, topic_id: int) -> LogState | None:
+        """Return a topic's state in a lost broker's last report, as it was at most `_RECENT_S` ago. None if it has none.
 
-        A report contains all topics, and an heir rebuilds thousands of them in a row. Raises `StoreUnavailable`.
+        A report contains all topics, and an heir rebuilds thousands of them in a row. So concurrent calls share one
+        read, and its failure.
+
+        Args:
+            chain: identifies the loss. A broker that returned and is lost again has another report, and a longer chain.
+
+        Raises `StoreUnavailable`.
         """
-        async with self._reading:
-            if broker_id not in self._recent:
-                self._recent[broker_id], _ = await self.read(broker_id)
-                asyncio.get_running_loop().call_later(_RECENT_S, self._recent.pop, broker_id, None)
-            return deepcopy(self._recent[broker_id].get(topic_id))  # the topic changes it
+        loss = broker_id, None if chain is None else (chain.journal, chain.until)
+        while (reading := self._recent.get(loss)) is not None:
+            # If its caller was cancelled, another one reads
+            await asyncio.wait([reading])
+            if not reading.cancelled():
+                return deepcopy(reading.result().get(topic_id))  # the topic changes it
+        reading = self._recent[loss] = asyncio.get_running_loop().create_future()
+        try:
+            states, _ = await self.read(broker_id)
+        except BaseException as error:
+            del self._recent[loss]
+            if isinstance(error, ClusterError):
+                reading.set_exception(error)
+                reading.exception()  # there may be no other caller
+            else:
+                reading.cancel()
+            raise
+        reading.set_result(states)
+        asyncio.get_running_loop().call_later(_RECENT_S, self._recent.pop, loss, None)
+        return deepcopy(states.get(topic_id))
 
     def _folder(self, broker_id: BrokerId) -> str:
         return f"{self._cluster}/states/{broker_id}"

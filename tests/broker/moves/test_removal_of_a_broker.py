@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -281,7 +283,7 @@ async def test_the_report_of_a_removed_broker_is_read_once_for_all_of_its_topics
 
 
 async def test_topics_that_are_written_are_served_before_idle_ones_are_given_to_an_heir(
-    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The idle ones took the heirs' processors while the clients of the written ones waited."""
     owner = cluster.brokers[3]
@@ -291,6 +293,8 @@ async def test_topics_that_are_written_are_served_before_idle_ones_are_given_to_
         )
     await half_tiered(cluster, "written", owner)
     await owner.moves.keep_states()
+    (report,) = (tmp_path / "objects").glob(f"*/states/{broker_id(owner)}/*.fragment")
+    os.utime(report, (ahead_s := time.time() + 3600, ahead_s))  # the clock of the store is an hour ahead
     lost = await gone(cluster, 3)
     looks, begun, go_on = list[None](), list[str](), anyio.Event()
     look, rebuild = RemovedBrokers.look, Moves.rebuild

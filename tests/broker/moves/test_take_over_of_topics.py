@@ -26,7 +26,7 @@ from pydanube_broker.moves.move import Change, MoveStep
 from pydanube_broker.moves.take_over import NO_HEIR
 from pydanube_broker.settings.sections import Cluster, Settings
 from pydanube_broker.tier.chain_record import ChainRecord
-from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable
+from pydanube_core.errors import ClusterError, Conflict, CorruptObject, DiskFull, StoreUnavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Put
 from pydanube_storage.objects import LocalStore
@@ -252,6 +252,33 @@ async def test_removed_broker_leaves_what_its_chain_has(cluster: SeveralBrokers,
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
     await until_state(cluster, gone, JournalState.CLOSED)
+
+
+@pytest.mark.parametrize("error", [CorruptObject("piece 1 is damaged", cause="chain"), DiskFull("no room")])
+async def test_broker_whose_chain_cannot_be_read_can_still_be_removed(
+    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ClusterError
+) -> None:
+    """The plan replays the chain, and its failure would refuse the removal of exactly that broker."""
+    owner = cluster.brokers[3]
+    await filled("t", owner)
+    await owner.journal.until_durable()
+    shutil.copytree(owner.journal.folder, tmp_path / "copied")
+    await owner.moves.keep_states()
+    gone = await lost(cluster, 3)
+    await copied(cluster, tmp_path, int(gone))
+
+    async def replayed(*given: Any, **named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(inheritance, "replay", replayed)
+    plan = await cluster.brokers[1].port.removal(gone)
+    assert (plan.is_copied, plan.copy_error) == (False, error.message)
+    (found,) = (each for each in plan.topics if each.topic == "/default/t")
+    assert (found.copied_to, found.reported_to, found.missing_messages) == (10, 15, len(COPIED))
+    monkeypatch.undo()
+    await cluster.brokers[1].port.remove_broker(gone)
+    await until(lambda: cluster.serves_name("t"))
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
 
 
 async def test_another_heir_goes_on_if_the_first_is_lost(cluster: SeveralBrokers, tmp_path: Path) -> None:
