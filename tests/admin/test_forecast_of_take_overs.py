@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from pydanube_admin.engine.forecast import Forecast
 from pydanube_admin.engine.models import TopicRequest
-from pydanube_admin.operations.brokers import BrokerChangeRequest, forecast_remove
+from pydanube_admin.operations.broker_removal import forecast_remove
+from pydanube_admin.operations.brokers import BrokerChangeRequest
 from pydanube_admin.operations.topic_take_over import forecast_take_over
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.facts import RemovalFacts, TakeOverFacts
 
 
@@ -95,3 +99,61 @@ async def test_removal_counts_as_lost_only_what_neither_the_store_nor_the_copied
     assert found.later is not None
     assert "behind the object store and the copy of its journal there are lost" in found.later
     assert "Of 1 topic it reported nothing" in found.later
+
+
+async def removal_of(
+    *topics: TakeOverFacts, said_at_ms: int | None, copy_error: str | None = None
+) -> Forecast:
+    """Return the plan of a removal of broker 7 with these topics."""
+    facts = RemovalFacts(
+        broker_id="7", is_removed=False, said_at_ms=said_at_ms, topics=topics, copy_error=copy_error
+    )
+    context: Any = SimpleNamespace(port=SimpleNamespace(removal=AsyncMock(return_value=facts)))
+    return await forecast_remove(context, BrokerChangeRequest(broker_id="7"))
+
+
+@pytest.mark.anyio
+async def test_a_loss_that_cannot_be_counted_is_unknown_and_not_zero() -> None:
+    topic = left("/default/t", copied_to=4, reported_to=None)
+    found = await removal_of(topic, said_at_ms=None)
+    assert found.blast_radius["messages"] is None
+    assert found.later is not None
+    assert "the loss cannot be counted" in found.later
+    context: Any = SimpleNamespace(port=SimpleNamespace(take_over_facts=AsyncMock(return_value=[topic])))
+    taken = await forecast_take_over(context, TopicRequest(topic="t"))
+    assert taken.blast_radius["messages"] is None
+
+
+@pytest.mark.anyio
+async def test_messages_of_mirrors_are_not_lost_and_whole_topics_need_no_report() -> None:
+    mirror = replace(left("/default/mirror", copied_to=4, reported_to=9, missing=5), is_mirror=True)
+    unreported = replace(left("/default/new", copied_to=4, reported_to=None), is_mirror=True)
+    whole = left("/default/whole", copied_to=4, reported_to=None, is_whole=True)
+    found = await removal_of(mirror, unreported, whole, said_at_ms=2)
+    assert found.blast_radius["messages"] == 0
+    assert found.later is not None
+    assert "it reported nothing" not in found.later
+    found = await removal_of(whole, said_at_ms=None)
+    assert found.blast_radius["messages"] == 0
+    assert found.later is not None
+    assert "cannot be counted" not in found.later
+
+
+@pytest.mark.anyio
+async def test_a_topic_that_was_reported_empty_is_known_to_the_end_of_its_stored_messages() -> None:
+    found = await removal_of(left("/default/t", copied_to=9, reported_to=0), said_at_ms=2)
+    assert found.diff[1]["before"] == {"stored_to": 9, "known_to": 9}
+
+
+@pytest.mark.anyio
+async def test_a_copy_that_cannot_be_read_is_named_with_its_error() -> None:
+    topic = left("/default/t", copied_to=9, reported_to=12, missing=3)
+    found = await removal_of(topic, said_at_ms=2, copy_error="piece 4 is damaged")
+    assert found.later is not None
+    assert "could not be read for this plan (piece 4 is damaged)" in found.later
+    assert "and the copy of its journal" not in found.later
+
+
+def test_a_removal_may_take_as_long_as_the_replay_of_a_chain() -> None:
+    """With the default of 10 s a call would end before its plan, and its repetition would begin again."""
+    assert OPERATIONS["brokers.remove"].long_running

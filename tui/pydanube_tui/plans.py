@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_admin.engine.declaration import Argument, ArgumentType, ValueType, parse_object, truth_of
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
-from pydanube_admin.wording.radius import radius_text
+from pydanube_admin.wording.radius import radius_text, sums_of
 from pydanube_core.errors import InvalidArgument
 from rich.text import Text
 from textual import events
@@ -144,9 +143,7 @@ class Consent(Dialog[bool]):
 
     def _lines(self) -> list[Line]:
         if len(self._plans) > 1:
-            total = Counter[str]()
-            for plan in self._plans:
-                total.update({name: value or 0 for name, value in plan["blast_radius"].items()})
+            total = sums_of([plan["blast_radius"] for plan in self._plans])
             told = (
                 f" {plan['operation']} {shown(plan['arguments'])}: {radius_text(plan['blast_radius'])}"
                 for plan in self._plans

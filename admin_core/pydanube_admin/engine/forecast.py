@@ -124,9 +124,14 @@ MOST_DIFFERENCES: Final = 20  # that a plan lists
 
 
 def blast_radius(
-    *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int | None = 0
+    *,
+    topics: int = 0,
+    subscriptions: int = 0,
+    consumers: int = 0,
+    messages: int | None = 0,
+    bytes: int | None = 0,
 ) -> dict[str, int | None]:
-    """Return the numbers of things that a change deletes or else touches. `bytes` None: unknown."""
+    """Return the numbers of things that a change deletes or else touches. `messages`, `bytes` None: unknown."""
     return {
         "topics": topics,
         "subscriptions": subscriptions,

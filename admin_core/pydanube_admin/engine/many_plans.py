@@ -26,6 +26,7 @@ from pydanube_admin.engine.paging import chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import USED, AppliedPlan, Plan, PlanRecord, refusal_of, shown_plan
 from pydanube_admin.engine.stored_records import CALL, PLAN, new_id
+from pydanube_admin.wording.radius import sums_of
 
 MEMBERS: Final = "members"  # of a whole's image: the call ids of its changes
 MOST: Final = 100  # of one plan: each is kept until it expires, and a principal may have 250
@@ -89,7 +90,7 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
             ),
             reversible=all(member.reversible for member in members),
             diff=bounded([each for member in members for each in member.diff], most=2 * MOST),
-            blast_radius=_sums(members),
+            blast_radius=sums_of([plan.blast_radius for plan in members]),
             revision=first.revision,
             was_live=_any([member.was_live for member in members]),
             later=next((member.later for member in members if member.later), None),
@@ -175,12 +176,3 @@ def _shared(plan: Plan) -> dict[str, Any]:
 def _any(found: Sequence[bool | None]) -> bool | None:
     known = [each for each in found if each is not None]
     return any(known) if known else None
-
-
-def _sums(plans: Sequence[Plan]) -> dict[str, int | None]:
-    """Sum the blast radii of the plans. A count is unknown if it is unknown for one plan."""
-    sums: dict[str, int | None] = {}
-    for name in plans[0].blast_radius:
-        counts = [plan.blast_radius[name] for plan in plans]
-        sums[name] = None if None in counts else sum(count for count in counts if count is not None)
-    return sums

@@ -1,4 +1,4 @@
-"""Operations on brokers: list, describe, status, settings, logs, unload, activate, remove."""
+"""Operations on brokers: list, describe, status, settings, logs, unload, activate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pydanube_core.errors import (
     MetadataUnavailable,
     Unavailable,
 )
-from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts, TopicFacts
+from pydanube_core.facts import BrokerAddress, BrokerFacts, TopicFacts
 from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_core.units import counted, format_time, parse_moment_ms
 
@@ -44,10 +44,8 @@ from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.gone_owners import GONE, STORES_S, GoneOwner, gone_owner
 from pydanube_admin.operations.topic_moves import owner_of
-from pydanube_admin.operations.topic_take_over import continued
 from pydanube_admin.peers import not_seen, unseen
 
-MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
 MAX_NAMES_CHARS: Final = 4096  # of namespaces with commas between
 
 
@@ -630,71 +628,3 @@ async def activate_broker(context: Context, request: BrokerChangeRequest) -> Cha
     """Let a broker take topics again. A lone broker always does: nothing is changed."""
     facts = await this_broker(context, request.broker_id)
     return ChangedBroker(broker_id=facts.broker_id, state=await context.port.activate())
-
-
-class RemovedBroker(Change):
-    broker_id: str
-    topics: int  # topics that other brokers get
-    known_lost_messages: int | None  # at least so many. None: the broker never reported its topics' ends
-
-
-def _lost(facts: RemovalFacts) -> int | None:
-    """Return how many messages neither the store nor the copy of the journal there has, by the broker's last report."""
-    known = [each.missing_messages for each in facts.topics if each.reported_to is not None or each.is_whole]
-    return sum(known) if known or not facts.topics else None
-
-
-async def forecast_remove(context: Context, request: BrokerChangeRequest) -> Forecast:
-    facts = await context.port.removal(request.broker_id)
-    lost, untold = _lost(facts), sum(each.reported_to is None for each in facts.topics)
-    known = (
-        "It never reported how far they go, so that the loss cannot be counted"
-        if facts.said_at_ms is None
-        else f"It reported at {format_time(facts.said_at_ms)} how far they go, and later messages are not counted"
-        + (f". Of {counted(untold, 'topic')} it reported nothing" if untold else "")
-    )
-    return Forecast(
-        diff=[
-            entry(f"brokers/{facts.broker_id}", None if facts.is_removed else "registered before", "removed"),
-            *(
-                entry(
-                    f"topics{each.topic}",
-                    {
-                        "stored_to": each.copied_to,
-                        "known_to": each.reported_to and max(each.copied_to, each.reported_to),
-                    },
-                    {"owner": "another broker", **continued(each)},
-                )
-                for each in sorted(facts.topics, key=lambda each: each.topic)[:MOST_SHOWN]
-            ),
-        ],
-        blast_radius=blast_radius(
-            topics=len(facts.topics),
-            subscriptions=sum(each.subscriptions for each in facts.topics),
-            messages=lost or 0,
-            bytes=None,
-        ),
-        later=f"The messages of its topics behind the object store{' and the copy of its journal there' * facts.is_copied} are lost but for its data directory: started on that once more, the broker "
-        f"writes them to lost+found/ in the store. {known}. Subscriptions continue at the positions of that report, so that messages "
-        "which were acknowledged since are delivered again. If it still runs without etcd it may acknowledge messages "
-        "until it reaches etcd: end it first. It may not register again",
-        basis=[facts.broker_id, facts.is_removed, sorted(each.topic for each in facts.topics)],
-    )
-
-
-@operation(
-    "brokers.remove",
-    at=Place.ANYWHERE,
-    effect=Effect.DESTROY,
-    title="Remove a broker",
-    summary="Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost.",
-    forecast=forecast_remove,
-    examples=(Example({"broker_id": "10203040506070809"}, "shows the loss, then needs a confirmation"),),
-)
-async def remove_broker(context: Context, request: BrokerChangeRequest) -> RemovedBroker:
-    """Remove a broker: it cannot register again, and the leader gives its topics to others."""
-    facts = await context.port.removal(request.broker_id)
-    await context.port.remove_broker(request.broker_id)
-    return RemovedBroker(
-        broker_id=facts.broker_id, topics=len(facts.topics), known_lost_messages=_lost(facts)
-    )

@@ -132,7 +132,7 @@ async def forecast_fail_over(context: Context, request: FailOverRequest) -> Fore
             )
             for name, logs in topics.items()
         ],
-        blast_radius=blast_radius(topics=len(topics), messages=missing or 0),
+        blast_radius=blast_radius(topics=len(topics), messages=missing),
         basis=[shown(record), list(topics)],
         reversible=False,
         later=f"{said}. The source is requested to refuse its producers and consumers, and its remaining messages are copied. If it "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from pydanube_core.facts import JUMP, TakeOverFacts
@@ -44,9 +45,22 @@ def _found(each: TakeOverFacts) -> dict[str, Any]:
 
 def continued(each: TakeOverFacts) -> dict[str, int]:
     """Return the offset at which the next owner continues, or the one above which it does if messages may be missing."""
-    if each.is_whole or each.is_mirror:
+    if not may_lack(each):
         return {"goes_on_at": each.copied_to}
     return {"goes_on_above": max(each.copied_to, each.reported_to or 0) + JUMP}
+
+
+def lost_messages(facts: Iterable[TakeOverFacts]) -> int | None:
+    """Return how many messages are lost at least, None if they cannot be counted. Links copy those of mirrors again."""
+    own = [each for each in facts if not each.is_mirror]
+    if any(map(may_lack, own)) and all(each.reported_to is None for each in own if may_lack(each)):
+        return None
+    return sum(each.missing_messages for each in own)
+
+
+def may_lack(each: TakeOverFacts) -> bool:
+    """Return whether the topic may lose messages. The copy may have all of them, and a mirror's are copied again."""
+    return not (each.is_whole or each.is_mirror)
 
 
 def _all_missing(facts: list[TakeOverFacts]) -> dict[str, int | None]:
@@ -73,7 +87,7 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
         blast_radius=blast_radius(
             topics=len(facts),
             subscriptions=sum(each.subscriptions for each in facts),
-            messages=sum(each.missing_messages for each in facts),
+            messages=lost_messages(facts),
         ),
         later=_WHOLE
         if all(each.is_whole for each in facts)

@@ -356,11 +356,11 @@ class BrokersOperations(KeywordsNamed):
         self, broker_id: str, *, plan_token: str | None = None, why: str | None = None
     ) -> RemovedBroker:
         """Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost."""
-        return await self._caller.call("brokers.remove", locals(), RemovedBroker)
+        return await self._caller.call("brokers.remove", locals(), RemovedBroker, long_running=True)
 
     async def plan_remove(self, broker_id: str, *, why: str | None = None) -> Plan[RemovedBroker]:
         """Plan `remove`. Nothing changes until the plan is applied."""
-        return await planned(self._caller, "brokers.remove", locals(), RemovedBroker)
+        return await planned(self._caller, "brokers.remove", locals(), RemovedBroker, long_running=True)
 
     async def status(self, *, broker_id: str | None = None) -> BrokerStatus:
         """Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier."""
