@@ -8,7 +8,7 @@
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
 Each folder of tests/ is one pytest process, the longest are several, and short ones of tests/broker share some: one that hangs
-costs its own budget and is reported, the others still run. Four steps run side by side (GATE_LANES: another number), the
+costs its own budget and is reported, the others still run. Five steps run side by side (GATE_LANES: another number), the
 longest begin first, and each prints when it ends; a step without others prints as it runs. In `ci` a group's failed and
 unreached tests get a second try, in a process and with brokers of their own; what passes only then is listed as that. The
 last lines name every failed test and check with its error. Exit status: 0 if everything that ran passed and something ran,
@@ -63,8 +63,8 @@ LONG_BUDGET_S: Final = 4 * 3600.0
 SECOND_TRY_TESTS: Final = 10
 # Seconds that a second try has at least, also if the first one ended just before its budget: pytest's start and a test.
 SECOND_TRY_S: Final = 60.0
-# Groups of tests side by side, two more than processors: half of the time they wait, for processes to start and for disks.
-LANES: Final = min(2, os.cpu_count() or 1) + 2
+# Groups of tests side by side, three more than processors: half of the time they wait, for processes to start and for disks.
+LANES: Final = min(2, os.cpu_count() or 1) + 3
 # The groups that begin first, and in how many processes, each with every n-th file. Spark's begins with its environment and core is
 # the fundamental one; then those of minutes, the longest first: begun late, one of them would run alone at the end. The last two
 # are short, and bring a loop and servers for their whole session, which would go on into the next folder of a process.
