@@ -44,6 +44,7 @@ from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.epochs import sweep_epochs
 from pydanube_broker.cluster.format_gate import are_starting, holding_up, refuse_older_builds
 from pydanube_broker.cluster.format_step import FormatStep
+from pydanube_broker.cluster.former_journal import check_former_journal
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.journal_record import OwnJournal
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord, Membership
@@ -109,13 +110,14 @@ class Coordinator:
         self._seen = seen
         self._draw = random.Random()
         self._me = BrokerId(int(me.broker_id))
+        self._journal = journal if several else None
         self.membership = Membership(
             store,
             me,
             ttl_ms=LEASE_MS if several else None,
             wall_ms=_wall_ms,
             state=BrokerState.STARTING if several else BrokerState.ACTIVE,
-            journal=journal if several else None,
+            journal=self._journal,
         )
         self._election: Election | None = None
         self._format_raised = False  # by this broker, as the leader
@@ -433,6 +435,8 @@ class Coordinator:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.catalog.records.aclose)
             await self.catalog.load()
+            if self._journal is not None:
+                await check_former_journal(self._store, self._me, self._journal)
             await stack.enter_async_context(self.membership)
             await (self._join(stack) if self._several else self._take_over(stack))
             log.info(

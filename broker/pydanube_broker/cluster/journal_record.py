@@ -67,6 +67,11 @@ class JournalRecord(JsonRecord):
         assert self.state is JournalState.CLOSING or not self.topics, "only a take-over names topics"
 
     @property
+    def is_needed_by_heirs(self) -> bool:
+        """Whether topics of the broker may be only in this chain."""
+        return self.copies and self.state is not JournalState.CLOSED
+
+    @property
     def is_fenced(self) -> bool:
         """Whether the chain may be read: the predecessor is fenced, and the end is recorded."""
         return self.until > 0

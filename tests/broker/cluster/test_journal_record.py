@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.former_journal import check_former_journal
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.journal_record import (
     JournalRecord,
     JournalState,
@@ -20,8 +22,10 @@ from pydanube_broker.cluster.journal_record import (
     taken_over,
 )
 from pydanube_broker.cluster.membership import Membership
+from pydanube_core.errors import Conflict
 from pydanube_core.facts import BrokerAddress
-from pydanube_storage.metadata import Put
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Delete, Put
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -72,6 +76,39 @@ def test_start_of_a_broker_that_stores_topics_keeps_its_chain() -> None:
     assert registered(opened(), stores, is_start=True) == opened()
     assert not registered(opened(), OwnJournal(number=JOURNAL), is_start=True).copies
     assert not registered(opened(), replace(stores, number=5), is_start=True).copies, "another journal"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("there", [opened(), closing(0), closing()])
+async def test_start_with_another_journal_is_refused_while_topics_are_in_the_first(
+    store: MemoryStore, there: JournalRecord
+) -> None:
+    names = ["/default/a", "/system/audit-1"]
+    await store.transact(
+        [
+            Put(keys.journal_key(BrokerId(1)), there.to_json()),
+            *(
+                Put(
+                    keys.assignment_key(topic_id),
+                    Assignment(
+                        topic=TopicName.parse(name),
+                        broker_id=BrokerId(1),
+                        incarnation=Incarnation(1),
+                        epoch=Epoch(1),
+                    ).to_json(),
+                )
+                for topic_id, name in zip(TOPICS, names, strict=False)
+            ),
+        ]
+    )
+    me, other = BrokerId(1), OwnJournal(number=5)
+    with pytest.raises(Conflict, match="its folder was lost") as refused:
+        await check_former_journal(store, me, other)
+    assert refused.value.details["reason"] == "journal_is_gone"
+    await check_former_journal(store, me, OwnJournal(number=JOURNAL))
+    await check_former_journal(store, BrokerId(2), other)
+    await store.transact([Delete(keys.assignment_key(TOPICS[0]))])
+    await check_former_journal(store, me, other)  # the audit stays with it
 
 
 @pytest.mark.anyio
