@@ -349,7 +349,7 @@ async def run_control(todo: Steps) -> None:
                 sleepers.start(queue.written(message))
             case "ask":
                 asked.append(queue.new_request())
-                sleepers.start(queue.ask(asked[-1], message))
+                sleepers.start(queue.send_and_wait(asked[-1], message))
             case "answer" if asked:
                 queue.answered(asked.pop(number % len(asked)), None)
             case "cancel":

@@ -61,7 +61,7 @@ async def test_a_topic_that_was_made_before_the_tail_was_replayed_has_what_arriv
     found = again.journal.recover(again.begins)
     assert found.tail, "it is in the unproven tail"
     topic = Topic("/default/t", again.take_state(TOPIC), again, options=None, limits=Limits(), epoch=Epoch(3))
-    again.adopt(topic)
+    again.add(topic)
     topic.state.cursors.setdefault(8, CursorSnapshot(floor=20))  # as a subscription does that has none yet
     await again.journal.begin()
     again.fold_replayed()

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 
 @pytest.mark.parametrize("starting", [True, False])
 async def test_a_stop_writes_telemetry_unless_its_process_is_still_starting(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch, starting: bool
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, cold_helpers: None, starting: bool
 ) -> None:
     pytest.importorskip("pyarrow")
     monkeypatch.setattr(watch, "RECALL_AFTER_S", 0.0)

@@ -59,7 +59,7 @@ def a_topic(durability: str = "fsynced") -> tuple[Topic, MemoryJournal]:
     topic = Topic(
         NAME, LogState(7), hub, options=None, limits=Limits.of(), epoch=Epoch(1), durability=durability
     )
-    hub.adopt(topic)
+    hub.add(topic)
     return topic, journal
 
 
