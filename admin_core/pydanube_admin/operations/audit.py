@@ -164,9 +164,7 @@ class VerifiedChain(Result):
     first_bad_seq: int | None
     reason: str | None  # why that record is unsound. Null while the chain is intact
     verified: int  # records with a valid MAC, written by a broker with this broker's key
-    chain_only: (
-        int  # records that are linked, but have no MAC, or one by a key that this broker does not have
-    )
+    chain_only: int  # records that are linked, but have no MAC, or one by a key that this broker lacks
     forged: int  # records that were altered, or written without the key. The check continues after them
     first_seq: int  # first stored record. The retention of the audit has deleted earlier ones
 

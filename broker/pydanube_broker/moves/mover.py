@@ -190,9 +190,8 @@ class Mover:
             TopicId, int
         ] = {}  # stopped topic → the turn of its participant in which it stopped
         self._changed = anyio.Event()  # a participant has seen another record, or has stopped
-        self._logged: set[tuple[str, TopicId, str]] = (
-            set()
-        )  # failures that were logged since `_logged_from_s`
+        # Failures that were logged since `_logged_from_s`
+        self._logged: set[tuple[str, TopicId, str]] = set()
         self._logged_from_s = 0.0
         self._group: TaskGroup | None = None
 

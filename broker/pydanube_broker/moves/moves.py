@@ -217,9 +217,8 @@ class Moves:
 
         A broker that cannot is given no topics, because their producers would wait for its disk.
         """
-        well = (
-            0  # consecutive checks, so that a disk that is full every other second causes few writes to etcd
-        )
+        # Consecutive checks, so that a disk that is full every other second causes few writes to etcd
+        well = 0
         while True:
             error = health.storing_error
             well = 0 if error is not None else well + 1

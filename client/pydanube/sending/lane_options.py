@@ -51,12 +51,10 @@ class LaneOptions:
     released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
     died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
     emit: Callable[[ClientEventKind, str, int, str], None]
-    down: Callable[[bool], None] = lambda _: (
-        None
-    )  # called with True while the partition's owner does not answer
+    # Called with True while the partition's owner does not answer
+    down: Callable[[bool], None] = lambda _: None
     # Gives a batch that was never sent to another partition. Returns False if none may take it.
     reroute: Callable[[OutBatch], bool] = lambda _: False
-    receipts_may_wait: bool = (
-        False  # no caller waits for receipts: they may come with the broker's next message
-    )
+    # No caller waits for receipts: they may come with the broker's next message
+    receipts_may_wait: bool = False
     counters: LaneCounters = field(default_factory=LaneCounters)

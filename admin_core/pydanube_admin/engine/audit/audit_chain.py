@@ -164,9 +164,8 @@ class ChainCheck:
         self._terms = terms
         self._named_key: str | None = None  # in the record that was taken last
         self.verified = 0  # linked records with a valid MAC
-        self.chain_only = (
-            0  # linked records from before the first MAC, or with a MAC by a key that this broker lacks
-        )
+        # linked records from before the first MAC, or with a MAC by a key that this broker lacks
+        self.chain_only = 0
         self.forged = 0  # records that were altered, or not written by a broker
         self.sound = 0  # records before the first bad one
         self.bad: Break | None = None  # the first bad record
