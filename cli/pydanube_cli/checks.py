@@ -13,9 +13,7 @@ import secrets
 import shutil
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,10 +44,10 @@ if TYPE_CHECKING:
     from pydanube_broker.tier.owned_store import OwnedStore
 
 _LOOKED_AT_SEGMENTS: Final = 3  # the newest of the journal
-# The check ends after so many syncs or, but for at least 20 of them, so long. A good disk needs 40 ms for all, and
-# their p50 is judged.
+# The check ends after so many syncs or, but for at least 20 of them, so long. A good disk needs 20 ms for all, and
+# their p50 is judged. A longer check would say no more of a slow disk.
 _SYNCS: Final = 100
-_SYNC_S: Final = 0.5
+_SYNC_S: Final = 0.1
 _PORTS: Final = ("grpc", "admin", "metrics", "http")
 _SIGNS_OF_A_CONTAINER: Final = ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io")
 
@@ -79,8 +77,7 @@ def examine(load: Callable[[], Settings], *, admin_url: str | None, timeout_s: f
     yield from security(settings)
     yield from _versions()
     yield from _java()
-    running = _running_broker(settings)
-    yield from _ports(settings, running)
+    yield from _ports(settings)
     yield from _data_dir(settings)
     yield from at_start(settings)
     yield from _sync(settings)
@@ -123,10 +120,12 @@ def of_the_store(hold: OwnedStore) -> Iterator[Finding]:
 def check_secrets(settings: Settings) -> None:
     """Read certificates and keys as a start does. Raises `InvalidArgument` if they cannot be used."""
     from pydanube_broker.rpc.certificates import port_certificates
-    from pydanube_broker.security.jwt_keys import web_tokens
 
     port_certificates(settings.tls)
-    web_tokens(settings.auth)
+    if settings.auth.mode != "off":
+        from pydanube_broker.security.jwt_keys import web_tokens  # it is slow to load
+
+        web_tokens(settings.auth)
 
 
 def security(settings: Settings) -> Iterator[Finding]:
@@ -206,6 +205,9 @@ def _java() -> Iterator[Finding]:
 
 def _running_broker(settings: Settings) -> dict[str, str]:
     """Return the addresses of a broker of ours on these ports, as it reports them."""
+    import urllib.error  # slow to load, and needed only where a port is taken
+    import urllib.request
+
     url = f"http://{settings.server.host}:{settings.server.metrics_port}/status"
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=2) as answer:
@@ -215,10 +217,11 @@ def _running_broker(settings: Settings) -> dict[str, str]:
         return {}
 
 
-def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
+def _ports(settings: Settings) -> Iterator[Finding]:
     """Listen on each port for a moment, with the code and words of a start."""
     from pydanube_broker.rpc.listening import listen
 
+    running: dict[str, str] | None = None
     taken_by_us: list[int] = []
     free: list[int] = []
     for name in _PORTS:
@@ -226,6 +229,8 @@ def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
         try:
             listen(settings.server.host, port, flag=f"{name}-port").close()
         except ClusterError as error:
+            if running is None:
+                running = _running_broker(settings)
             if running and (name == "http" or running.get(name, "").endswith(f":{port}")):
                 taken_by_us.append(port)
                 continue
@@ -233,7 +238,7 @@ def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(check="ports", level=Level.PROBLEM, summary=error.message, remedy=remedy)
         else:
             free.append(port)
-    if taken_by_us:
+    if running and taken_by_us:
         text = f"a danube broker (process {running['pid']}) listens on {', '.join(map(str, taken_by_us))}"
         yield Finding(check="ports", level=Level.OK, summary=text)
     if free:
@@ -243,11 +248,11 @@ def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
 
 def _data_dir(settings: Settings) -> Iterator[Finding]:
     """Check whether the data directory is a broker's, of a format that this version reads."""
-    from pydanube_broker.home.data_dir import read_format, unusable
-
     place = settings.data.dir
     if place is None or not place.exists():
         return
+    from pydanube_broker.home.data_dir import read_format, unusable
+
     try:
         found = read_format(place.absolute())
     except ClusterError as error:

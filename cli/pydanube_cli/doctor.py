@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -9,7 +10,6 @@ import platform
 import re
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -67,7 +67,11 @@ def doctor(
         return settings_from_flags(config, flags, port_offset=port_offset, env=dict(os.environ))
 
     named = None if common.admin_url == DEFAULT_ADMIN_URL else common.admin_url
-    findings = list(examine(load, admin_url=named, timeout_s=common.timeout_s))
+    gc.disable()  # the checks load many modules, and the collector would go through them again and again
+    try:
+        findings = list(examine(load, admin_url=named, timeout_s=common.timeout_s))
+    finally:
+        gc.enable()
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     if bundle is not None:
         _pack(bundle, findings, load, log, common)
@@ -166,6 +170,8 @@ def _status(common: Common) -> dict[str, Any]:
 
 
 def _metrics(load: Callable[[], Settings]) -> bytes | None:
+    import urllib.request  # it is slow to load
+
     try:
         server = load().server
         url = f"http://{server.host}:{server.metrics_port}/metrics"

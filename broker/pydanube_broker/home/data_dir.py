@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from pydanube_core.errors import DataDirForeign, DataDirLocked, DiskFull, FormatTooNew, InvalidArgument
+from pydanube_storage.boot import boot_id
 from pydanube_storage.folders import own_folder, sync_folder
-from pydanube_storage.metadata.clock import boot_id
 
 if sys.platform != "win32":
     import fcntl

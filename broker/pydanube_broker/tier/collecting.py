@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
 from pydanube_core.kill_steps import reached
+from pydanube_storage.boot import boot_id
 from pydanube_storage.catalog import Resting
-from pydanube_storage.metadata.clock import BootClock, Clock, boot_id
+from pydanube_storage.metadata.clock import BootClock, Clock
 from pydanube_storage.objects import ObjectName
 
 from pydanube_broker.long_work import Work

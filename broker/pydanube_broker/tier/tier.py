@@ -18,9 +18,9 @@ from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
 from pydanube_core.kill_steps import reached
+from pydanube_storage.boot import boot_id
 from pydanube_storage.catalog import CatalogHead, Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
-from pydanube_storage.metadata.clock import boot_id
 
 from pydanube_broker.cluster.deleting.tombstone_records import TopicTombstone
 from pydanube_broker.long_work import LongWork

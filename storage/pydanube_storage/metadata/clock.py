@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
@@ -28,18 +26,6 @@ _read_ns: Callable[[], int] = (
 )
 # The loop's timers stop while the machine is suspended, so the clock is read at least this often
 _LONGEST_SLEEP_S: Final = 1.0
-
-
-@functools.cache
-def boot_id() -> str:
-    """Return an id of this boot of the machine, "" if unknown.
-
-    Times of `BootClock` are comparable between processes with the same id.
-    """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class BootClock:

@@ -18,8 +18,8 @@ from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_core.errors import StoreUnavailable
+from pydanube_storage.boot import boot_id
 from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
-from pydanube_storage.metadata.clock import boot_id
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
