@@ -2,7 +2,9 @@
 
     python tools/record_administration.py
 
-A line that begins with `$` in the page's plan below is run; `{name}` in it is what an earlier answer held.
+A line that begins with `$` in the page's plan below is run; `{name}` in it is what an earlier answer held. The broker knows
+a subscription's status after some samples, and calls an absent consumer a warning after `stuck_after`: commands with `until`
+are run again until their answer has come so far, because a reader's broker has watched for longer than a recording takes.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from tests.support.broker_process import BrokerProcess, client_environment, danu
 PAGE: Final = ROOT / "docs" / "administration.md"
 MOST_LINES: Final = 40
 COLUMNS: Final = 100
+MOST_WAIT_S: Final = 60.0  # for an answer with its pattern
 
-# Text stays; a line with `$` becomes a block with its answer. `$NAME=PATTERN` after ` ## ` keeps the first group.
+# Text stays; a line with `$` becomes a block with its answer. `NAME=PATTERN` after ` ## ` keeps the first group, and
+# `until PATTERN` runs the command again until its answer has the pattern.
 PLAN: Final = """\
 ## A walk
 
@@ -42,11 +46,11 @@ tool, `danube_admin` over gRPC.
 
 ### Billing is behind
 
-$ danube subscriptions lag --topic logs
+$ danube subscriptions lag --topic logs ## until SLOW
 
 No consumer is attached to this subscription. The diagnosis gives its evidence, and the causes that it ruled out:
 
-$ danube runbook diagnose_consumer_lag --topic logs --subscription billing
+$ danube runbook diagnose_consumer_lag --topic logs --subscription billing ## until warning: no_consumers
 
 ### A remedy, as a plan
 
@@ -75,7 +79,7 @@ It was a mistake: billing did need them. The `call_id` of the change undoes it, 
 
 $ danube changes undo {call}
 
-$ danube subscriptions lag --topic logs
+$ danube subscriptions lag --topic logs ## until SLOW
 
 ### Who did what
 
@@ -108,7 +112,6 @@ def main() -> int:
         answer("danube produce logs -m invoice --count 500", env)
         answer("danube consume logs -s billing --count 10 --for 10s", env)
         answer("danube produce logs -m invoice --count 1500", env)
-        time.sleep(6)  # the window of the diagnosis fills
         page, _, _ = PAGE.read_text(encoding="utf-8").partition(PLAN.splitlines()[0] + "\n")
         PAGE.write_text(page + recorded(env), encoding="utf-8")
     return 0
@@ -124,8 +127,14 @@ def recorded(env: dict[str, str]) -> str:
         command, _, keep = line[2:].partition(" ## ")
         for name, value in kept.items():
             command = command.replace("{" + name + "}", value)
+        until = keep.removeprefix("until ") if keep.startswith("until ") else ""
         text, code = answer(command, env)
-        if keep:
+        deadline = time.monotonic() + MOST_WAIT_S
+        while re.search(until, text) is None:
+            assert time.monotonic() < deadline, f"{command} never answered {until}:\n{text}"
+            time.sleep(0.5)
+            text, code = answer(command, env)
+        if keep and not until:
             name, _, pattern = keep.partition("=")
             found = re.search(pattern, text)
             assert found is not None, f"{command} answered no {name}:\n{text}"
