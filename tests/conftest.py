@@ -117,6 +117,12 @@ def pytest_runtest_logfinish() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """End the process if a thread that a test left keeps it from ending: the interpreter waits for threads."""
+    faulthandler.dump_traceback_later(END_AFTER_S, exit=True, file=STDERR)
+
+
 @pytest.hookimpl
 def pytest_enter_pdb() -> None:
     faulthandler.cancel_dump_traceback_later()

@@ -418,7 +418,13 @@ class Client:
         async def following() -> ClientEvent | None:
             return await anext(events, None)
 
-        while (event := loop.call(following())) is not None:
+        while True:
+            try:
+                event = loop.call(following())
+            except ClosedResource:
+                return
+            if event is None:
+                return
             yield event
 
     # To be used as `with client.producer(…)`, and so on.

@@ -6,57 +6,83 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from pydanube_core.errors import ClosedResource
 
 FETCH_S: Final = 0.05
 MOST_FETCHED: Final = 2_000
+CANCEL_S: Final = 5.0
 
 T = TypeVar("T")
 
 
 class Loop:
-    """An event loop in a thread."""
+    """An event loop in a thread. Calls that are still running when it closes end with `ClosedResource`."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="pydanube-client", daemon=True)
+        self._serves(
+            asyncio.new_event_loop(), threading.Thread(target=self._run, name="pydanube-client", daemon=True)
+        )
         self._thread.start()
+
+    def _serves(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        self.loop, self._thread = loop, thread
+        self._closed = False
+        # No call may be scheduled after the stop: no iteration would run it. Reentrant, because a signal handler
+        # may close the client in the middle of a call.
+        self._scheduling = threading.RLock()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self.loop.run_until_complete(self._end_calls())
+        self.loop.close()
+
+    async def _end_calls(self) -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=CANCEL_S)
+        await self.loop.shutdown_asyncgens()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it."""
-        if not self._thread.is_alive() or self._thread is threading.current_thread():
-            work.close()
-            raise ClosedResource("the client is closed, or was called from inside its own thread")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        future = self._schedule(work)
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             if future.cancel():  # interrupted while waiting: wait until the call has gone
-                concurrent.futures.wait([future], timeout=5)
+                concurrent.futures.wait([future], timeout=CANCEL_S)
+            if self._closed and isinstance(error, concurrent.futures.CancelledError):
+                raise ClosedResource("the client was closed during the call") from None
             raise
+
+    def _schedule(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        with self._scheduling:
+            if not self._closed and self._thread is not threading.current_thread():
+                with suppress(RuntimeError):  # the loop is closed
+                    return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        raise ClosedResource("the client is closed, or was called from inside its own thread")
 
     def soon(self, call: Callable[[], None]) -> None:
         self.loop.call_soon_threadsafe(call)
 
     def close(self) -> None:
-        self.call(self.loop.shutdown_asyncgens())
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with self._scheduling:
+            self._closed = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.close()
 
 
 class RunningLoop(Loop):
     """The running event loop, for plain functions that it calls in threads."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._thread = threading.current_thread()
+        self._serves(asyncio.get_running_loop(), threading.current_thread())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """As `Loop.call`. In the loop itself it returns the coroutine: a plain function may have returned one that awaits it."""
