@@ -55,7 +55,7 @@ class Screened(Console):
             item = items[number % len(items)]
             tail.received += 1
             tail.put({**item, "offset": number})
-        tail.failed(REFUSED if state == "error" else None)
+        tail.failure = REFUSED if state == "error" else None
         return tail
 
 
@@ -163,7 +163,7 @@ async def test_state(view: str, state: str, drawn: SnapshotAssertion) -> None:
         if state == "stale":
             caller.state = "gone"
             if isinstance(app.feed, Tail):
-                app.feed.failed(Unavailable("nobody listens"))
+                app.feed.failure = Unavailable("nobody listens")
             app.passed_s = 25.0
             app.settled.clear()
             app.wake.set()

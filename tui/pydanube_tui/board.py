@@ -30,11 +30,11 @@ from pydanube_tui import files
 from pydanube_tui.actions import Action, by_key
 from pydanube_tui.bars import footer, freshness, header
 from pydanube_tui.cluster import Cluster, Connection, Options, State, bearable
-from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
+from pydanube_tui.dialogs import Entry, Reading
 from pydanube_tui.files import Memory
 from pydanube_tui.filters import Filter, FilterError, RowsInSight, parse
 from pydanube_tui.grid import MANY, Grid
-from pydanube_tui.page import MISREAD, Column, Line, PageContent, Row, Target, Tone, dim, line
+from pydanube_tui.page import MISREAD, Column, Item, Line, PageContent, Row, Target, Tone, dim, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
@@ -178,6 +178,12 @@ class Board(App[None]):
     def target(self) -> Target:
         """The present place: a view and its arguments."""
         return self.places[self.at]
+
+    @property
+    def named_here(self) -> Item:
+        """The arguments of the present place, and the fields of the selected row, which override them."""
+        row = self.grid.selected
+        return {**self.target.arguments, **(row.item if row is not None else {})}
 
     @property
     def view(self) -> View:
@@ -512,9 +518,6 @@ class Board(App[None]):
         except InvalidArgument as error:
             also = f"in no file: {error.message}"
         self.say(f"copied {what}: {len(text.encode())} bytes, {also}")
-
-    def choosing(self, title: str, choices: Sequence[Choice]) -> Choosing:
-        return Choosing(self.look, title, choices)
 
     def switch(self, name: str) -> None:
         """Switch to another cluster: no data of the former one stays on the screen."""

@@ -17,7 +17,7 @@ from pydanube_tui.actions import Action
 from pydanube_tui.bars import help_lines
 from pydanube_tui.board import SUGGESTER, Board, misread
 from pydanube_tui.cluster import bearable
-from pydanube_tui.dialogs import Choice, Field, Form
+from pydanube_tui.dialogs import Choice, Choosing, Field, Form
 from pydanube_tui.files import picture
 from pydanube_tui.filters import FilterError, parse
 from pydanube_tui.grid import Grid
@@ -357,7 +357,7 @@ class Console(Board):
                 Choice(id=name, title=f"○ {name}", help="hidden, choose to show at the end")
                 for name in others
             ]
-            chosen = await self.push_screen_wait(self.choosing("columns: esc when done", choices))
+            chosen = await self.push_screen_wait(Choosing(self.look, "columns: esc when done", choices))
             if chosen is None:
                 return
             kept = [name for name in shown if name != chosen] if chosen in shown else [*shown, chosen]
@@ -369,7 +369,9 @@ class Console(Board):
             Choice(id="csv", title="CSV", help="the columns as they are shown"),
             Choice(id="json", title="JSON", help="every field of every row"),
         ]
-        chosen = await self.push_screen_wait(self.choosing(f"export {len(self.grid.rows)} rows", choices))
+        chosen = await self.push_screen_wait(
+            Choosing(self.look, f"export {len(self.grid.rows)} rows", choices)
+        )
         if chosen is None:
             return
         rows = [row for row in self.grid.rows if not row.heading]
@@ -384,15 +386,13 @@ class Console(Board):
 
     async def _palette(self) -> None:
         choices = self.operating.choices_of([*self.options.actions.values()])
-        chosen = await self.push_screen_wait(self.choosing("what do you want to do?", choices))
+        chosen = await self.push_screen_wait(Choosing(self.look, "what do you want to do?", choices))
         if chosen is not None:
             self.call_later(self.perform, self.options.actions[chosen])
 
     def _dead_letters(self) -> None:
-        row = self.grid.selected
-        found = {**self.target.arguments, **(row.item if row is not None else {})}
-        if "subscription" in found:
-            self.go(place_of_subscription(found, "dead-letters"))
+        if "subscription" in self.named_here:
+            self.go(place_of_subscription(self.named_here, "dead-letters"))
 
     def _toggle_follow(self) -> None:
         if isinstance(self.feed, Tail):
@@ -450,4 +450,6 @@ class Console(Board):
             Choice(id=each.name, title=each.name, help=each.admin_url, hint=hints[each.production])
             for each in self.clusters.values()
         ]
-        self.push_screen(self.choosing("cluster", choices), lambda name: self.switch(name) if name else None)
+        self.push_screen(
+            Choosing(self.look, "cluster", choices), lambda name: self.switch(name) if name else None
+        )

@@ -75,10 +75,8 @@ def picture(app: App[Any], form: str) -> str:
     printer = Printer(
         width=width, height=height, file=io.StringIO(), record=True, legacy_windows=False, force_terminal=True
     )
-    behind = app._background_screens
-    printer.print(
-        app.screen._compositor.render_update(full=True, screen_stack=behind)
-    )  # as export_screenshot
+    behind = app._background_screens  # as export_screenshot
+    printer.print(app.screen._compositor.render_update(full=True, screen_stack=behind))
     lines = printer.export_text(styles=False).split("\n")
     return "\n".join(line.rstrip() for line in lines[:height]).rstrip() + "\n"
 

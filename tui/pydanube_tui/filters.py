@@ -41,9 +41,8 @@ _TIMES: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86
 _FIELD: Final = re.compile(r"([A-Za-z_]+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
 _PATH: Final = re.compile(r"\$((?:\.[\w-]+|\[\d+\])+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
 _STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]")
-_GROWS: Final = re.compile(
-    r"~[^:]*|[^!/~$:][^:]*|[A-Za-z_]+:[^<>=:]*"
-)  # terms of which more letters leave fewer rows
+# Terms of which more letters leave fewer rows
+_GROWS: Final = re.compile(r"~[^:]*|[^!/~$:][^:]*|[A-Za-z_]+:[^<>=:]*")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)([A-Za-z]*)")
 MAX_CHARS: Final = 200  # of a pattern that is matched against every row
 

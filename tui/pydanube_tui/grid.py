@@ -55,9 +55,8 @@ class Grid(ScrollView, can_focus=True):
         self.held = False  # the user has moved the cursor
         self._at: list[int] = []  # of each shown column, its place in a row's cells
         self._widths: list[int] = []
-        self._measured: dict[
-            str, tuple[PageContent, int]
-        ] = {}  # of columns that grow, the widest text of a page
+        # of columns that grow, the widest text of a page
+        self._measured: dict[str, tuple[PageContent, int]] = {}
 
     # -- page and rows ---------------------------------------------------------------------------------------
 

@@ -46,43 +46,38 @@ class Operating:
     async def operate(self, action: Action) -> None:
         """Call an operation for the marked rows, else for the one under the cursor, else for the present place."""
         assert action.operation is not None
-        operation = OPERATIONS[action.operation]
-        if action.changes and not self._board.options.allow_writes:
-            self._board.say(f"{action.title}: the console only reads. Start it with --allow-writes", bad=True)
+        operation, board = OPERATIONS[action.operation], self._board
+        if action.changes and not board.options.allow_writes:
+            board.say(f"{action.title}: the console only reads. Start it with --allow-writes", bad=True)
             return
-        if not self._board.may(action):
-            self._board.say(
-                f"{action.title}: this caller has no right to it ({operation.permission})", bad=True
-            )
+        if not board.may(action):
+            board.say(f"{action.title}: this caller has no right to it ({operation.permission})", bad=True)
             return
         try:
             rows = self._rows()
             if len(rows) > MOST_TOGETHER:
-                self._board.say(
-                    f"{len(rows):,} rows are marked: this is of the first {MOST_TOGETHER}", bad=True
-                )
+                board.say(f"{len(rows):,} rows are marked: this is of the first {MOST_TOGETHER}", bad=True)
                 rows = rows[:MOST_TOGETHER]
             calls = await self._calls(operation, action, rows)
             if calls is None:
                 return
             if operation.effect is Effect.READ:
-                self._board.read_json(operation.name, await self._board.caller.call(operation.name, calls[0]))
+                board.read_json(operation.name, await board.caller.call(operation.name, calls[0]))
             else:
                 await self._change(operation, calls, rows)
         except ClusterError as error:
-            self._board.read(f"{action.title}: refused", _refusal(error))
+            board.read(f"{action.title}: refused", _refusal(error))
 
     async def _calls(
         self, operation: Operation, action: Action, rows: Sequence[Row]
     ) -> list[dict[str, Any]] | None:
         """Return the arguments of each call, None if the person cancelled."""
+        here = self._board.target.arguments
         if action.gathers is not None and rows:
             name, field = action.gathers
-            first = arguments_of(operation, action, {**rows[0].item, **self._board.target.arguments})
+            first = arguments_of(operation, action, {**rows[0].item, **here})
             return [{**first, name: [row.item[field] for row in rows]}]
-        known = [{**self._board.target.arguments, **row.item} for row in rows] or [
-            dict(self._board.target.arguments)
-        ]
+        known = [{**here, **row.item} for row in rows] or [{**here}]
         if "untrusted.text" in action.filled.values() and any(each.get("truncated") for each in known):
             raise InvalidArgument(
                 f"of this payload only the first {size(KEPT_BYTES)}B are here. topics.replay copies messages whole",
@@ -284,10 +279,7 @@ class Operating:
 
     def choose_topic(self, target: Target) -> Target:
         """Show messages of the row's topic, or of the present one."""
-        row = self._board.grid.selected
-        topic = (row.item.get("topic") if row is not None else None) or self._board.target.arguments.get(
-            "topic"
-        )
+        topic = self._board.named_here.get("topic")
         return Target(view=target.view, arguments={"topic": topic} if topic else {})
 
     def choices_of(self, actions: Sequence[Action]) -> list[Choice]:

@@ -113,11 +113,8 @@ class ConsoleServer(Server):
 
     def __init__(self, command: str, listener: socket.socket, say: Callable[[str], None]) -> None:
         host, port = listener.getsockname()[:2]
-        if host in (
-            "0.0.0.0",
-            "::",
-        ):  # no address to open: a container, whose port is published on its machine
-            host = "127.0.0.1"
+        # Not an address to open: the port of a container is published on its machine.
+        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
         if ":" in host:
             host = f"[{host}]"
         super().__init__(command, host=host, port=port, title="danube console")

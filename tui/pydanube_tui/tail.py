@@ -63,7 +63,7 @@ class Tail:
         self._position = position
         self._goes = asyncio.Event()
         self._goes.set()
-        self._failure: ClusterError | None = None
+        self.failure: ClusterError | None = None  # for `refresh` to raise
 
     @property
     def following(self) -> bool:
@@ -77,18 +77,14 @@ class Tail:
         else:
             self._goes.clear()
 
-    def failed(self, error: ClusterError | None) -> None:
-        """Keep an error for `refresh`."""
-        self._failure = error
-
     async def refresh(self, _: int) -> None:
         """Return the present content of the ring as the answer.
 
         Raises:
             ClusterError: the reader was refused.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         self._fresh = 0
         items: Items = list(self.ring)
         facts = {"received": self.received, "dropped": self.dropped, "following": self.following}
@@ -100,7 +96,7 @@ class Tail:
             try:
                 await self._read()
             except ClusterError as error:
-                self.failed(error)
+                self.failure = error
             await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
@@ -113,7 +109,7 @@ class Tail:
             connect(self._url) as client,
             client.reader(self.topic, start=position, credit_bytes=CREDIT_BYTES) as reader,
         ):
-            self.failed(None)
+            self.failure = None
             async for batch in reader.batches():
                 await self._goes.wait()
                 await self._take(client, batch)

@@ -59,6 +59,12 @@ class Ask:
     for_names: bool = False
 
 
+def items_of(answers: Mapping[str, Answer], name: str) -> Sequence[Item]:
+    """Return the items of a list among the answers, none if it is missing."""
+    found = answers.get(name)
+    return found.get("items", ()) if isinstance(found, Mapping) else ()
+
+
 def given(arguments: Arguments, *names: str) -> dict[str, Any]:
     """Return the named arguments that were given."""
     return {name: arguments[name] for name in names if arguments.get(name)}
@@ -83,9 +89,8 @@ class Situation:
     now_ms: int
     width: int = 80
     height: int = 24
-    series: Mapping[str, Moments] = field(
-        default_factory=dict
-    )  # each value once, with the time of its arrival
+    # each value once, with the time of its arrival
+    series: Mapping[str, Moments] = field(default_factory=dict)
     times: Sequence[int] = ()  # of the refreshes
     rows: dict[str, Row] = field(default_factory=dict)  # of the page before
     form: str = ""  # in which payloads are shown
@@ -98,7 +103,7 @@ class Situation:
 
     def items(self, name: str = "list") -> Sequence[Item]:
         """Return the items of a list."""
-        return self.of(name).get("items", ())  # type: ignore[no-any-return]
+        return items_of(self.answers, name)
 
     def error(self, name: str) -> ClusterError | None:
         """Return the error of a missing optional answer."""
@@ -187,8 +192,8 @@ class View:
         summary: its purpose, for help and the documentation.
         twin: the equivalent command, without a screen.
         asks: arguments -> name -> operation to call.
-        columns: of its rows, which are made of `items`: `key` names each, `enter` returns the place to which Enter
-            leads.
+        columns: of its rows, which are made of `items`: `key` names each, by default by the field of the first column,
+            `enter` returns the place to which Enter leads.
         rows: instead of `items`, if rows of several kinds stand together, with their own cells.
         takes: names of its arguments, in the order they are typed after `:`. Those of `may` can be left out.
         measures: answers -> name -> a number whose last `SAMPLES` values are kept.
@@ -198,13 +203,12 @@ class View:
     """
 
     name: str
-    title: str
     summary: str
     twin: str
     asks: Callable[[Arguments], Mapping[str, Ask]]
     columns: Sequence[Column] = ()
     items: Callable[[Situation], Iterable[Item]] = Situation.items
-    key: Callable[[Item], str] = lambda item: str(item["key"])
+    key: Callable[[Item], str] | None = None
     enter: Callable[[Item], Target | Call | None] = lambda _: None
     rows: Callable[[Situation], Iterable[Row]] | None = None
     head: Callable[[Situation], Sequence[Line]] = lambda _: ()
@@ -218,6 +222,11 @@ class View:
     measures: Callable[[Mapping[str, Answer]], Mapping[str, float]] = lambda _: {}
     live: bool = False  # rows come from a reader of messages, not from answers
     instead: Callable[[Arguments], View | None] = lambda _: None
+
+    @property
+    def title(self) -> str:
+        """The name as a title."""
+        return self.name.replace("-", " ").capitalize()
 
     def as_of_ms(self, situation: Situation) -> int | None:
         """The time of the page's data, in milliseconds since 1970."""
@@ -243,7 +252,7 @@ class View:
         """Return a row for each item; the former row if the item is the same."""
         before, rows = situation.rows, []
         for item in self.items(situation):
-            key = self.key(item)
+            key = str(item[self.columns[0].name]) if self.key is None else self.key(item)
             row = before.get(key)
             if row is None or (row.item is not item and row.item != item):
                 row = Row(key=key, item=item, maker=situation)

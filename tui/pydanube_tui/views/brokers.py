@@ -11,8 +11,8 @@ from pydanube_core.units import counted
 from pydanube_tui.columns import custom, moving, number, words
 from pydanube_tui.page import Cell, Column, Item, Line, Target, Tone, dim, fact, line
 from pydanube_tui.text import gauge, size, span
-from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, listed
-from pydanube_tui.views.charts import traffic
+from pydanube_tui.view import CHARTED, Arguments, Ask, Extent, Situation, View, listed
+from pydanube_tui.views.charts import beside, counters, traffic
 from pydanube_tui.views.wording import broker_name, broker_names
 
 FULL: Final = 0.8  # of a capacity: from there on it is a warning, as the load manager has it
@@ -145,16 +145,6 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
     }
 
 
-def _measures_of_one(answers: Mapping[str, Answer]) -> Mapping[str, float]:
-    metrics = answers.get("metrics")
-    counters = ("messages_in", "messages_out", "bytes_in", "bytes_out")
-    return (
-        {name: float(metrics[name]) for name in counters if name in metrics}
-        if isinstance(metrics, Mapping)
-        else {}
-    )
-
-
 def _head_of_one(situation: Situation) -> Sequence[Line]:
     broker = situation.of("broker")
     if not broker:
@@ -168,7 +158,7 @@ def _head_of_one(situation: Situation) -> Sequence[Line]:
         line((f" {ready[0]}", ready[1]), where, (f"   {reasons}" if reasons else "", Tone.WARN)),
         line(),
         *traffic(situation, situation.of("metrics").get("lag_messages")),
-        fact("disk", kept, cells=9),
+        beside("disk", kept),
         line(),
     ]
 
@@ -180,11 +170,10 @@ def _topics_of_one(situation: Situation) -> list[Item]:
 
 ONE: Final = View(
     name="broker",
-    title="Broker",
     summary="One broker: its traffic and unread messages over the last hour, and the topics that it serves.",
     twin="danube brokers describe --broker-id BROKER_ID --json; danube cluster chart --broker-id BROKER_ID --json",
     asks=_asks_one,
-    measures=_measures_of_one,
+    measures=counters,
     columns=(
         words("topic", "N 20-90 grows", tone=Tone.STRONG),
         number("messages", "M 8 marks"),
@@ -194,7 +183,6 @@ ONE: Final = View(
         number("subscriptions", "S 4", title="subs"),
     ),
     items=_topics_of_one,
-    key=lambda item: str(item["topic"]),
     enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
     head=_head_of_one,
     empty="no topic of one part is served here. Parts of topics are in the view of their topic",
@@ -205,7 +193,6 @@ ONE: Final = View(
 
 BROKERS: Final = View(
     name="brokers",
-    title="Brokers",
     summary="Members, their load against their capacity, how evenly it lies, and the moves that the load manager proposes.",
     twin="danube brokers list --json; danube cluster balance --json",
     asks=_asks,

@@ -9,9 +9,20 @@ from pydanube_core.units import counted
 
 from pydanube_tui.page import Line, Span, Tone, dim, fact
 from pydanube_tui.text import chart, count, rate, size, span
-from pydanube_tui.view import Situation
+from pydanube_tui.view import Answer, Situation
 
-TITLE_CELLS = 9
+
+def beside(title: str, *spans: Span | str) -> Line:
+    """Return a head line with the title as wide as those of the charts."""
+    return fact(title, *spans, cells=9)
+
+
+def counters(answers: Mapping[str, Answer]) -> dict[str, float]:
+    """Return the counters of the charts, and the lag, as far as the answer `metrics` has them."""
+    metrics = answers.get("metrics")
+    names = ("messages_in", "messages_out", "bytes_in", "bytes_out", "lag_messages")
+    found = metrics if isinstance(metrics, Mapping) else {}
+    return {name: float(found[name]) for name in names if name in found}
 
 
 def traffic(situation: Situation, lag_messages: int | None = None) -> Iterator[Line]:
@@ -30,7 +41,7 @@ def traffic(situation: Situation, lag_messages: int | None = None) -> Iterator[L
         drawn, peak = chart(
             [*history[f"{name}_rate"][1:], messages] if history else situation.rates(name, cells + 1), cells
         )
-        yield _fact(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), scale(peak, rate, age_s))
+        yield beside(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), scale(peak, rate, age_s))
     if lag_messages is None and history:
         lag_messages = history["lag_messages"][-1]
     told = f"{count(lag_messages):>9}{'':10}"
@@ -39,9 +50,9 @@ def traffic(situation: Situation, lag_messages: int | None = None) -> Iterator[L
         cells,
         cut=False,
     )
-    yield _fact("behind", (told, Tone.STRONG), "  ", (drawn, Tone.WARN), scale(peak, count, age_s))
+    yield beside("behind", (told, Tone.STRONG), "  ", (drawn, Tone.WARN), scale(peak, count, age_s))
     if told := _parts(history):
-        yield _fact("of", dim(told))
+        yield beside("of", dim(told))
 
 
 def scale(peak: float | None, shown: Callable[[float | None], str], age_s: float | None) -> Span:
@@ -66,7 +77,3 @@ def _parts(history: Mapping[str, Any]) -> str:
     before = {*at[:since]}
     least = counted(min(before), "broker") if len(before) == 1 else f"{fewest} to {most} brokers"
     return f"{counted(at[-1], 'broker')} for {span(history['age_s'][since])}, {least} before: sums differ by that"
-
-
-def _fact(title: str, *spans: Span | str) -> Line:
-    return fact(title, *spans, cells=TITLE_CELLS)

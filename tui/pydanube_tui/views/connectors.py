@@ -30,7 +30,6 @@ def _error(item: Item) -> Cell:
 
 LIST: Final = View(
     name="connectors",
-    title="Connectors",
     summary="Declared sources and sinks with their state. Enter shows the log of one.",
     twin="danube connectors list --json",
     asks=listed("connectors.list"),
@@ -46,7 +45,6 @@ LIST: Final = View(
         since("since", "A drop=6", "since"),
         custom("error", "20-120 grows drop=1", _error, title="last error"),
     ),
-    key=lambda item: str(item["connector"]),
     enter=lambda item: Target(view="connector", arguments={"connector": item["connector"]}),
     empty="no connectors. danube connectors create NAME --file FILE declares one",
     sort=("connector", False),
@@ -70,7 +68,6 @@ def _head(situation: Situation) -> Sequence[Line]:
 
 ONE: Final = View(
     name="connector",
-    title="Connector",
     summary="The last log lines of a connector, the newest first, below its state and positions.",
     twin="danube connectors logs CONNECTOR --json",
     asks=lambda arguments: {

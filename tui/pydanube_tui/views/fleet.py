@@ -7,14 +7,13 @@ from typing import Final
 
 from pydanube_admin import runbooks
 
-from pydanube_tui.columns import custom, moving, number, since, words
+from pydanube_tui.columns import custom, number, since, words
 from pydanube_tui.page import Cell, Item, Target, Tone, line
-from pydanube_tui.text import ago, count, milliseconds
+from pydanube_tui.text import count
 from pydanube_tui.view import Arguments, Ask, Extent, Situation, View, given, listed
 
 NAMESPACES: Final = View(
     name="namespaces",
-    title="Namespaces",
     summary="Namespaces with their policies. Enter shows a namespace's topics.",
     twin="danube namespaces list --json",
     asks=listed("namespaces.list"),
@@ -24,7 +23,6 @@ NAMESPACES: Final = View(
         words("policies", "P 20-80 grows"),
         since("made", "A", "created_at"),
     ),
-    key=lambda item: str(item["namespace"]),
     enter=lambda item: Target(view="topics", arguments={"namespace": item["namespace"]}),
     empty="no namespaces",
     sort=("namespace", False),
@@ -55,14 +53,6 @@ def _standing(item: Item) -> Cell:
     return Cell(f"✓ {state}", Tone.GOOD, state)
 
 
-def _connected(item: Item, situation: Situation) -> Cell:
-    then = milliseconds(item.get("connected_at"))
-    if _kind(item) == "producer":
-        return Cell("")
-    age_s = None if then is None else (situation.now_ms - then) / 1000
-    return Cell(ago(item.get("connected_at"), situation.now_ms), Tone.DIM, age_s)
-
-
 def _asks_clients(arguments: Arguments) -> Mapping[str, Ask]:
     wanted = given(arguments, "topic")
     return {
@@ -80,7 +70,6 @@ def _place_of_client(item: Item) -> Target:
 
 CLIENTS: Final = View(
     name="clients",
-    title="Clients",
     summary="Consumers with their unacknowledged messages, and producers.",
     twin="danube consumers list --json; danube producers list --json",
     asks=_asks_clients,
@@ -91,7 +80,7 @@ CLIENTS: Final = View(
         words("subscription", "B 12-30 grows", lambda item: item.get("subscription", "")),
         custom("holds", "H 6 right count marks", _holds),
         custom("state", "S 14", _standing),
-        moving("since", "A 6 right seconds drop=1", _connected),
+        since("since", "A drop=1", "connected_at"),
         words("id", "12-22 drop=2", tone=Tone.DIM),
     ),
     items=lambda situation: [*situation.items("consumers"), *situation.items("producers")],
@@ -121,7 +110,6 @@ def level_cell(item: Item) -> Cell:
 
 LOGS: Final = View(
     name="logs",
-    title="Logs",
     summary="The broker's last lines, the newest first.",
     twin="danube brokers logs --json",
     asks=listed("brokers.logs", extent=Extent.ONE, lines=500),
@@ -151,7 +139,6 @@ def _books(_: Situation) -> Iterator[Item]:
 
 RUNBOOKS: Final = View(
     name="runbooks",
-    title="Runbooks",
     summary="Tasks step by step: health, lag, schemas, dead letters, capacity. Enter carries one out.",
     twin="danube runbook NAME --json",
     asks=lambda _: {},

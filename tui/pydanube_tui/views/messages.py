@@ -90,7 +90,6 @@ def _letters(piece: bytes) -> str:
 
 VIEW: Final = View(
     name="messages",
-    title="Messages",
     summary="A topic's messages as they come, by a reader that touches no subscription: follow, jump, decoded, raw or hex.",
     twin="danube consume TOPIC --json",
     asks=lambda _: {},
@@ -116,7 +115,6 @@ VIEW: Final = View(
 _CHOICE: Final[View] = replace(  # without a topic: those there are
     topics.LIST,
     name=VIEW.name,
-    title=VIEW.title,
     summary=VIEW.summary,
     enter=lambda item: Target(view="messages", arguments={"topic": item["topic"]}),
     head=lambda _: [line((" choose a topic. Enter reads it", Tone.DIM)), line()],

@@ -11,11 +11,12 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_core.units import counted
 
 from pydanube_tui.columns import column
-from pydanube_tui.page import Cell, Line, Row, Span, Target, Tone, dim, fact, headings, line
+from pydanube_tui.page import Cell, Line, Row, Span, Target, Tone, dim, headings, line
 from pydanube_tui.text import ago, count, gauge, rate, size, span, sparkline
 from pydanube_tui.view import CHARTED, Answer, Ask, Extent, Situation, View
-from pydanube_tui.views.charts import TITLE_CELLS, traffic
+from pydanube_tui.views.charts import beside, counters, traffic
 from pydanube_tui.views.subscriptions import blocked_by, key_of, merged, place_of_subscription, urgency
+from pydanube_tui.views.topics import sizes_of_topics
 from pydanube_tui.views.wording import (
     VERDICT,
     caller,
@@ -45,17 +46,7 @@ def asks(_: Mapping[str, Any]) -> Mapping[str, Ask]:
 
 
 def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
-    metrics = answers.get("metrics")
-    if not isinstance(metrics, Mapping):
-        return {}
-    found = {
-        name: float(metrics[name])
-        for name in ("messages_in", "messages_out", "bytes_in", "bytes_out", "lag_messages")
-        if name in metrics  # bytes_out: a broker of an older build lacks it
-    }
-    topics = answers.get("topics")
-    items = topics["items"] if isinstance(topics, Mapping) else ()
-    return found | {item["topic"]: float(item["messages"]) for item in items}
+    return {**counters(answers), **sizes_of_topics(answers, "topics")}
 
 
 def _head(situation: Situation) -> list[Line]:
@@ -78,16 +69,12 @@ def _head(situation: Situation) -> list[Line]:
     runs = f"{status.get('durability', '–')}, version {status.get('version', '–')}"
     lines = [
         *(first, line(), *traffic(situation, metrics.get("lag_messages")), _storage(status, situation.width)),
-        _fact("cluster", " · ".join(there)),
-        _fact("broker", f"up {span(status.get('uptime_s'))}, {runs}"),
+        beside("cluster", " · ".join(there)),
+        beside("broker", f"up {span(status.get('uptime_s'))}, {runs}"),
     ]
     unseen = wrap("; ".join(map(str, diagnosis.get("unobservable", ()))), max(20, situation.width - 12))
-    lines += [_fact("" if at else "not seen", dim(each)) for at, each in enumerate(unseen)]
+    lines += [beside("" if at else "not seen", dim(each)) for at, each in enumerate(unseen)]
     return [*lines, line()]
-
-
-def _fact(title: str, *spans: Span | str) -> Line:
-    return fact(title, *spans, cells=TITLE_CELLS)
 
 
 def _storage(status: Mapping[str, Any], cells: int) -> Line:
@@ -95,7 +82,8 @@ def _storage(status: Mapping[str, Any], cells: int) -> Line:
     total, free = disk.get("total_bytes"), disk.get("free_bytes")
     used = None if not total or free is None else 1 - free / total
     tone = Tone.GOOD if used is None or used < 0.8 else Tone.WARN if used < 0.92 else Tone.BAD
-    sync = f"fsync p99 {shown_ms(journal.get('fsync_p99_ms'))}"
+    sync_ms = journal.get("fsync_p99_ms")
+    sync = f"fsync p99 {'–' if sync_ms is None else f'{sync_ms:.1f} ms'}"
     spans: list[Span | str] = [
         *((f"{gauge(used)} ", tone), f"{size(free)}B free" + (f" of {size(total)}B" if cells >= 100 else "")),
         dim(f"   journal {size(journal.get('bytes'))}B"),
@@ -107,12 +95,7 @@ def _storage(status: Mapping[str, Any], cells: int) -> Line:
             spans.append((f", {tier['errors']} errors", Tone.BAD))
     if status.get("read_only"):
         spans.append(("   ✗ READ ONLY", Tone.BAD))
-    return _fact("disk", *spans)
-
-
-def shown_ms(value: float | None) -> str:
-    """Return milliseconds with one decimal. `–` if unknown."""
-    return "–" if value is None else f"{value:.1f} ms"
+    return beside("disk", *spans)
 
 
 def _most(situation: Situation) -> int:
@@ -130,9 +113,8 @@ def _needs(situation: Situation) -> Iterator[Row]:
     if not findings and not opened:
         return
     yield headings("findings")
-    said = {
-        finding["rule"] for finding, _ in findings
-    }  # of each rule the diagnosis has the worst finding, and their number
+    # Of each rule the diagnosis has the worst finding, and their number
+    said = {finding["rule"] for finding, _ in findings}
     findings += [
         each
         for each in together(alert["finding"] for alert in opened.values())
@@ -230,7 +212,6 @@ def _changes(situation: Situation) -> Iterator[Row]:
 
 VIEW: Final = View(
     name="overview",
-    title="Overview",
     summary="Is it well? Verdict, what needs a person, rates, disk, the slowest subscriptions, the busiest topics, recent changes.",
     twin="danube diagnose cluster --json",
     asks=asks,

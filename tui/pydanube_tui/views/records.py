@@ -29,7 +29,6 @@ def _effect(item: Item) -> Cell:
 
 PLANS: Final = View(
     name="plans",
-    title="Plans",
     summary="Plans of changes, with their outcome.",
     twin="danube plans list --json",
     asks=listed("plans.list"),
@@ -84,7 +83,6 @@ def _side(item: Item, name: str, tone: Tone) -> Cell:
 
 PLAN: Final = View(
     name="plan",
-    title="Plan",
     summary="One plan: its changes, the affected clients, whether it can be undone.",
     twin="danube plans show PLAN --json",
     asks=lambda arguments: {"plan": Ask(operation="plans.show", arguments={"plan_id": arguments["plan_id"]})},
@@ -114,7 +112,6 @@ def _audited(situation: Situation) -> Sequence[Item]:
 
 AUDIT: Final = View(
     name="audit",
-    title="Audit",
     summary="Changes, with caller and outcome. u takes the change back. `:audit reads` shows reads too.",
     twin="danube audit query --json",
     asks=listed("audit.query", extent=Extent.NEWS),
@@ -145,7 +142,6 @@ def _fields(situation: Situation) -> Iterator[Item]:
 
 CHANGE: Final = View(
     name="change",
-    title="Change",
     summary="The records of one call: its arguments, the plan, before and after, and its place in the chain.",
     twin="danube audit query --call-id CALL --json",
     asks=lambda arguments: {
@@ -172,7 +168,6 @@ def _alert_state(item: Item) -> Cell:
 
 ALERTS: Final = View(
     name="alerts",
-    title="Alerts",
     summary="Findings that have lasted: open ones first. Enter carries out the finding's next call.",
     twin="danube alerts list --json",
     asks=listed("alerts.list", include_closed=True),

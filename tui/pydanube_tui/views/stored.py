@@ -52,7 +52,6 @@ def _objects_of(item: Item) -> Target | None:
 
 JOURNAL: Final = View(
     name="journal",
-    title="Journal",
     summary="Segments of the journal, their part in the tier, and the causes that delay their deletion.",
     twin="danube journal describe --json",
     asks=lambda _: {"journal": Ask(operation="journal.describe"), "status": Ask(operation="brokers.status")},
@@ -65,7 +64,6 @@ JOURNAL: Final = View(
         ),
     ),
     items=_journal_items,
-    key=lambda item: str(item["what"]),
     enter=_objects_of,
     head=_journal_head,
     empty="no sealed segment: nothing waits to go",
@@ -74,7 +72,6 @@ JOURNAL: Final = View(
 
 OBJECTS: Final = View(
     name="objects",
-    title="Objects",
     summary="The objects of a topic in the cold tier, by their offsets.",
     twin="danube objects list TOPIC --json",
     asks=listed("objects.list", "topic"),
@@ -99,7 +96,6 @@ def _mode(item: Item) -> str:
 
 SCHEMAS: Final = View(
     name="schemas",
-    title="Schemas",
     summary="Subjects with their newest version and compatibility.",
     twin="danube schemas list --json",
     asks=listed("schemas.list"),
@@ -110,7 +106,6 @@ SCHEMAS: Final = View(
         words("mode", "C 13-24", _mode, title="compatibility"),
         words("topics", "O 12-60 grows"),
     ),
-    key=lambda item: str(item["subject"]),
     enter=lambda item: Target(view="schema", arguments={"subject": item["subject"]}),
     empty="no schemas. danube schemas register makes one",
     sort=("subject", False),
@@ -131,7 +126,6 @@ def _schema_head(situation: Situation) -> Sequence[Line]:
 
 SCHEMA: Final = View(
     name="schema",
-    title="Schema",
     summary="Versions of a subject. d shows how the selected one differs from the one before, x tries a new one.",
     twin="danube schemas versions SUBJECT --json",
     asks=lambda arguments: {
@@ -146,7 +140,6 @@ SCHEMA: Final = View(
         words("description", "16-80 grows", lambda item: item["untrusted"].get("description") or ""),
         words("fingerprint", "F 16-70 drop=2", tone=Tone.DIM),
     ),
-    key=lambda item: str(item["version"]),
     head=_schema_head,
     empty="no version is left",
     sort=("version", True),
@@ -186,7 +179,6 @@ def _reasons(situation: Situation) -> list[Line]:
 
 DEAD_LETTERS: Final = View(
     name="dead-letters",
-    title="Dead letters",
     summary="Messages that were given up, with their reasons. a delivers the marked ones again.",
     twin="danube dead-letters list TOPIC SUBSCRIPTION --json",
     asks=listed("dead_letters.list", "topic", "subscription", extent=Extent.ONE, limit=100),
@@ -205,7 +197,6 @@ DEAD_LETTERS: Final = View(
         words("payload", "16-120 grows", _payload),
     ),
     items=_letters,
-    key=lambda item: str(item["offset"]),
     head=_reasons,
     empty="no dead letters",
     sort=("offset", False),

@@ -11,7 +11,18 @@ from pydanube_core.units import counted
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, line
 from pydanube_tui.text import chart, count, milliseconds, rate, shown, size, span, sparkline
-from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, given, listed
+from pydanube_tui.view import (
+    CHARTED,
+    Answer,
+    Arguments,
+    Ask,
+    Extent,
+    Situation,
+    View,
+    given,
+    items_of,
+    listed,
+)
 from pydanube_tui.views.charts import scale
 from pydanube_tui.views.wording import STATUS, finding_lines, rank, status_cell
 
@@ -73,9 +84,7 @@ def _passed_s(item: Item, situation: Situation) -> float:
 
 
 def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
-    lag = answers.get("list")
-    items = lag["items"] if isinstance(lag, Mapping) else ()
-    return {key_of(item): float(item["lag_messages"]) for item in merged(items)}
+    return {key_of(item): float(item["lag_messages"]) for item in merged(items_of(answers, "list"))}
 
 
 def _tone(item: Item) -> Tone:
@@ -130,7 +139,6 @@ def _totals(situation: Situation) -> list[Line]:
 
 LIST: Final = View(
     name="subscriptions",
-    title="Subscriptions",
     summary="How far every subscription is behind: status, messages, age of the oldest, eta, headroom, history.",
     twin="danube subscriptions lag --json",
     asks=listed("subscriptions.lag", "topic"),
@@ -272,7 +280,6 @@ def _parts(situation: Situation) -> Iterator[Row]:
 
 ONE: Final = View(
     name="subscription",
-    title="Subscription",
     summary="One subscription: skew by partition, consumers with their messages, evidence, diagnosis, actions.",
     twin="danube subscriptions describe TOPIC SUBSCRIPTION --json",
     asks=_asks_one,

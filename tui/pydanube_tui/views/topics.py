@@ -10,7 +10,7 @@ from pydanube_core.units import counted
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, headings, line
 from pydanube_tui.text import chart, clock, count, rate, shown, size, sparkline
-from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, listed
+from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, items_of, listed
 from pydanube_tui.views.charts import scale
 from pydanube_tui.views.subscriptions import merged, place_of_subscription
 from pydanube_tui.views.wording import broker_names, finding_lines, health_cell, status_cell, worst_alerts
@@ -49,10 +49,9 @@ def _owner(item: Item, situation: Situation) -> Cell:
     return Cell(shown(name), Tone.DIM, name)
 
 
-def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
-    topics = answers.get("list")
-    items = topics["items"] if isinstance(topics, Mapping) else ()
-    return {item["topic"]: float(item["messages"]) for item in items}
+def sizes_of_topics(answers: Mapping[str, Answer], name: str = "list") -> Mapping[str, float]:
+    """Return the number of messages of each topic of a list."""
+    return {item["topic"]: float(item["messages"]) for item in items_of(answers, name)}
 
 
 def _totals(situation: Situation) -> list[Line]:
@@ -77,11 +76,10 @@ def _totals(situation: Situation) -> list[Line]:
 
 LIST: Final = View(
     name="topics",
-    title="Topics",
     summary="Every topic: messages, growth, bytes, producers, consumers, subscriptions, owner.",
     twin="danube topics list --json",
     asks=_asks,
-    measures=measures,
+    measures=sizes_of_topics,
     columns=(
         words("topic", "N 20-90 grows", tone=Tone.STRONG),
         moving("health", "H 10 drop=1", _health),
@@ -96,7 +94,6 @@ LIST: Final = View(
         column("owner", "O 12-22 drop=6", cell=_owner),
         moving("history", "20 drop=4", _history, title="in/s so far"),
     ),
-    key=lambda item: str(item["topic"]),
     enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
     head=_totals,
     empty="no topics. One is made by a producer, or by n (danube topics create)",
@@ -201,7 +198,6 @@ def _head_of_one(situation: Situation) -> list[Line]:
 
 ONE: Final = View(
     name="topic",
-    title="Topic",
     summary="One topic: partitions with skew, subscriptions, producers, schema, policies and where they come from.",
     twin="danube topics describe TOPIC --json",
     asks=_asks_one,

@@ -38,10 +38,8 @@ _DECISIONS: Final = {
 }
 # If an operation's answer has its own view, entering a finding's next call goes there.
 _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "diagnose.cluster": ("overview", ()),
     "diagnose.subscription": ("subscription", ("topic", "subscription")),
     "diagnose.topic": ("topic", ("topic",)),
-    "subscriptions.describe": ("subscription", ("topic", "subscription")),
     "topics.describe": ("topic", ("topic",)),
     "topics.chart": ("topic", ("topic",)),
     "topics.list": ("topics", ()),
@@ -55,10 +53,8 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "cluster.balance": ("brokers", ()),
     "cluster.rebalance": ("brokers", ()),
     "alerts.list": ("alerts", ()),
-    "plans.list": ("plans", ()),
     "schemas.versions": ("schema", ("subject",)),
     "schemas.list": ("schemas", ()),
-    "connectors.list": ("connectors", ()),
     "connectors.describe": ("connector", ("connector",)),
     "connectors.logs": ("connector", ("connector",)),
 }
