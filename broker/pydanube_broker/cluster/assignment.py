@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import anyio
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
@@ -25,7 +25,9 @@ from pydanube_storage.metadata import (
     Guard,
     GuardFailed,
     MetadataStore,
+    ModRevision,
     Put,
+    Revision,
     Write,
     read_all,
 )
@@ -39,15 +41,14 @@ from pydanube_broker.cluster.records import Durability, TopicRecord
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.quarantine import Quarantine
 
-_OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
-_FOR_TOPICS: Final = MAX_OPERATIONS - 2  # beside the guards of the leadership and of the floor of epochs
-_TOPICS_A_TRANSACTION: Final = _FOR_TOPICS // _OPERATIONS_A_TOPIC
-_FIRST_A_TRANSACTION: Final = _FOR_TOPICS // (_OPERATIONS_A_TOPIC + 1)  # a guard of absence each
+_OPERATIONS_A_TOPIC: Final = 5  # three guards, two puts
+#: beside the guards of the leadership and of the floor of epochs
+_TOPICS_A_TRANSACTION: Final = (MAX_OPERATIONS - 2) // _OPERATIONS_A_TOPIC
 _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
 _OF_THE_KEY: Final = TopicId(0)  # placeholder for an id that is in the key and not in the value
-_NONE_BEFORE: Final[Mapping[TopicId, Assignment]] = MappingProxyType({})
+_NONE_BEFORE: Final[Mapping[TopicId, Found]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,10 @@ class Assignment(JsonRecord):
         return replace(cls.from_json(value, key=key), topic_id=TopicId(keys.number_in_key(key)))
 
 
+#: an assignment, and the revision at which it was read
+Found: TypeAlias = tuple[Assignment, Revision]
+
+
 def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: bool) -> None:
     """Raise `Conflict` if the assignment would abandon another broker's unreplicated log, or interrupt a move."""
     if current is not None and current.stage is not Stage.SERVING and not take_over:
@@ -139,15 +144,19 @@ class Assigner:
         self._quarantine = quarantine or Quarantine()
         self._leadership = leadership
 
-    async def assignments(self) -> dict[TopicId, Assignment]:
-        """Read all assignments in the store."""
+    async def found(self) -> dict[TopicId, Found]:
+        """Read all assignments in the store, with their revisions."""
         items, _ = await read_all(self._store, keys.ASSIGNMENTS)
         found = {}
         for item in items:
             with self._quarantine.reading(item.key):
                 assignment = Assignment.of(item.key, item.value)
-                found[assignment.topic_id] = assignment
+                found[assignment.topic_id] = assignment, item.mod_revision
         return found
+
+    async def assignments(self) -> dict[TopicId, Assignment]:
+        """Read all assignments in the store."""
+        return {topic_id: assignment for topic_id, (assignment, _) in (await self.found()).items()}
 
     async def assign(
         self,
@@ -172,10 +181,15 @@ class Assigner:
             counter = await epoch_counter(self._store, topic.topic)
             counter = replace(counter, epoch=Epoch(max(counter.epoch, above)))
             try:
-                former = {} if known is None else {topic.topic_id: known}
+                former = (
+                    {}
+                    if known is None or current is None
+                    else {topic.topic_id: (known, current.mod_revision)}
+                )
                 (made,) = await self._transact([(topic, counter)], broker_id, incarnation, former=former)
             except GuardFailed as error:
-                if error.guard not in counter.guards or attempt == _ATTEMPTS:
+                is_raced = error.guard in counter.guards or error.guard.key == assignment_key
+                if not is_raced or attempt == _ATTEMPTS:
                     raise
             else:
                 return made
@@ -212,7 +226,7 @@ class Assigner:
             async with limiter:
                 try:
                     try:
-                        found = await self._transact(batch, broker_id, incarnation, first=True)
+                        found = await self._transact(batch, broker_id, incarnation)
                     except GuardFailed:
                         found = []
                         for topic, _ in batch:
@@ -223,8 +237,8 @@ class Assigner:
                     made.extend(found)
 
         async with anyio.create_task_group() as group:
-            for start in range(0, len(counted), _FIRST_A_TRANSACTION):
-                group.start_soon(assign, counted[start : start + _FIRST_A_TRANSACTION])
+            for start in range(0, len(counted), _TOPICS_A_TRANSACTION):
+                group.start_soon(assign, counted[start : start + _TOPICS_A_TRANSACTION])
         if failures:
             raise failures[0]
         return made
@@ -236,7 +250,7 @@ class Assigner:
         for _ in range(_ATTEMPTS):
             try:
                 counted = await self._counters([topic])
-                return await self._transact(counted, broker_id, incarnation, first=True)
+                return await self._transact(counted, broker_id, incarnation)
             except GuardFailed as error:
                 if error.guard.key == topic.key:
                     return []  # deleted, or changed: the next access assigns it
@@ -253,16 +267,17 @@ class Assigner:
         broker_id: BrokerId,
         *,
         incarnation: Incarnation,
-        current: Mapping[TopicId, Assignment],
+        current: Mapping[TopicId, Found],
         take_over: bool = False,
     ) -> dict[TopicId, Assignment]:
-        """Assign many topics to one broker, each in a new epoch: 24 per transaction, 8 concurrent transactions.
+        """Assign many topics to one broker, each in a new epoch: 19 per transaction, 8 concurrent transactions.
 
-        `current` is the result of `assignments`, for the check of owners. Topics that were deleted concurrently are
-        left out, and without `take_over` those that were assigned to another broker. Raises as `assign`.
+        `current` is the result of `found`, for the check of owners. The transactions guard it. Topics that were deleted
+        concurrently are left out, and without `take_over` those that were assigned to another broker. Raises as `assign`.
         """
         for topic in topics:
-            check_may_assign(current.get(topic.topic_id), broker_id, take_over=take_over)
+            known, _ = current.get(topic.topic_id, (None, 0))
+            check_may_assign(known, broker_id, take_over=take_over)
         counted = await self._counters(topics)
         made: dict[TopicId, Assignment] = {}
         failures: list[ClusterError] = []
@@ -316,15 +331,15 @@ class Assigner:
         broker_id: BrokerId,
         incarnation: Incarnation,
         *,
-        first: bool = False,
-        former: Mapping[TopicId, Assignment] = _NONE_BEFORE,
+        former: Mapping[TopicId, Found] = _NONE_BEFORE,
     ) -> list[Assignment]:
+        """Assign topics. `former`: their assignments as they were read. A topic that is not there must have none."""
         guards: list[Guard] = [] if self._leadership is None else [self._leadership.guard]
         writes: list[Write] = []
         made: list[Assignment] = []
         for topic, counter in batch:
             epoch = Epoch(counter.epoch + 1)
-            before = former.get(topic.topic_id)
+            before, revision = former.get(topic.topic_id, (None, Revision(0)))
             assignment = Assignment(
                 topic_id=topic.topic_id,
                 topic=topic.topic,
@@ -338,11 +353,11 @@ class Assigner:
             guards += [guard for guard in counter.guards if guard not in guards]  # the floor's is the same
             if not topic.is_named_by_parent:  # the assignment of a deleted partition is swept
                 guards.append(topic.guard)
-            if first:
-                guards.append(Absent(keys.assignment_key(topic.topic_id)))
+            key = keys.assignment_key(topic.topic_id)
+            guards.append(Absent(key) if before is None else ModRevision(key, revision))
             writes += [
                 Put(keys.epoch_key(topic.topic), EpochRecord(epoch=epoch).to_json()),
-                Put(keys.assignment_key(topic.topic_id), assignment.to_json()),
+                Put(key, assignment.to_json()),
             ]
             made.append(assignment)
         await self._store.transact(writes, guards=guards)

@@ -39,7 +39,7 @@ from pydanube_storage.metadata import (
 )
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assigner, Assignment
+from pydanube_broker.cluster.assignment import Assigner, Assignment, Found
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.epochs import sweep_epochs
 from pydanube_broker.cluster.format_gate import are_starting, holding_up, refuse_older_builds
@@ -458,7 +458,10 @@ class Coordinator:
             await records.load()
         own = [topic for topic in self.catalog.index.topics() if topic.topic_id in self._mine]
         self._check(own, dict(self._mine))
-        await self._raise_epochs([topic for topic in own if topic.topic_id not in self.moving], self._mine)
+        former = {
+            topic.topic_id: found for topic in own if (found := self.watched(topic.topic_id)) is not None
+        }
+        await self._raise_epochs([topic for topic in own if topic.topic_id not in self.moving], former)
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         for records in (self._member_records, self._place_records):
@@ -472,7 +475,8 @@ class Coordinator:
         await self.catalog.resume()
         if self.catalog.raises_format:
             await self._raise_format()
-        former = await self._assigner.assignments()
+        found = await self._assigner.found()
+        former = {topic_id: assignment for topic_id, (assignment, _) in found.items()}
         await self.catalog.wholes.sweep(self.leadership.guard, former)
         topics = self.catalog.index.topics()
         self._check(topics, former)
@@ -487,11 +491,9 @@ class Coordinator:
             deletions = [Delete(key) for key in left[start : start + MAX_OPERATIONS - 1]]
             await self._store.transact(deletions, guards=[self.leadership.guard])
         await self._member_table.load(self._store, self.catalog.quarantine)
-        await self._raise_epochs(topics, former)
+        await self._raise_epochs(topics, found)
 
-    async def _raise_epochs(
-        self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Assignment]
-    ) -> None:
+    async def _raise_epochs(self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Found]) -> None:
         """Assign topics to this broker in a new epoch. A lone broker takes them from any owner."""
         taken = await self._assigner.assign_all(
             topics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -12,9 +13,10 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.epochs import EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.moves.move import Witnesses, begin, transaction
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Delete, Guard, GuardFailed, Put, Revision, Write
+from pydanube_storage.metadata import Delete, Guard, GuardFailed, KeyValue, Put, Revision, Write
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -91,7 +93,7 @@ async def test_topic_of_another_broker_moves_only_sealed_or_on_purpose(
     with pytest.raises(Conflict, match="has not sealed it"):
         await assigner.assign(topic, TWO, incarnation=LIFE)
     with pytest.raises(Conflict, match="has not sealed it"):
-        await assigner.assign_all([topic], TWO, incarnation=LIFE, current=await assigner.assignments())
+        await assigner.assign_all([topic], TWO, incarnation=LIFE, current=await assigner.found())
     assert (await assigner.assign(topic, TWO, incarnation=LIFE, take_over=True)).epoch == 2
     key = keys.assignment_key(topic.topic_id)
     sealed = Assignment(topic=TOPIC, broker_id=TWO, incarnation=LIFE, epoch=Epoch(2), sealed_at_ms=9)
@@ -142,6 +144,47 @@ async def test_many_at_once_leave_out_a_topic_that_another_broker_got_unless_the
     assert made.keys() == {free.topic_id} | ({taken.topic_id} if take_over else set())
     owners = {topic_id: each.broker_id for topic_id, each in (await Assigner(store).assignments()).items()}
     assert owners == {free.topic_id: ONE, taken.topic_id: ONE if take_over else TWO}
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_move_that_begins_after_the_assignments_were_read_is_not_overwritten(
+    catalog: TopicCatalog, store: MemoryStore, together: bool
+) -> None:
+    """It does not raise the counter of epochs, so that only the assignment itself shows it."""
+    topics = [(await catalog.create_topic(TopicName("default", f"t{i}")))[0] for i in range(2)]
+    assigner = Assigner(store)
+    for topic in topics:
+        await assigner.assign(topic, ONE, incarnation=LIFE)
+    current = await assigner.found()
+    first, (now, revision) = topics[0], current[topics[0].topic_id]
+    writes, guards = transaction(begin(now, revision, TWO, at_ms=1), Witnesses())
+    if together:
+        await store.transact(writes, guards=guards)
+        made = await assigner.assign_all(topics, ONE, incarnation=LIFE, current=current)
+        assert made.keys() == {topics[1].topic_id}
+    else:
+
+        async def counted(key: str, get: Any = store.get) -> KeyValue | None:
+            found: KeyValue | None = await get(key)
+            if key == keys.assignment_key(first.topic_id) and not begun:
+                begun.append(await store.transact(writes, guards=guards))
+            return found
+
+        begun: list[Revision] = []
+        store.get = counted  # type: ignore[method-assign]
+        with pytest.raises(Conflict, match="is moving"):
+            await assigner.assign(first, ONE, incarnation=LIFE)
+    assert (await assigner.assignments())[first.topic_id].move is not None
+
+
+async def test_an_assignment_made_after_the_read_that_found_none_is_not_overwritten(
+    catalog: TopicCatalog, store: MemoryStore
+) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    current = await Assigner(store).found()
+    await Assigner(store).assign(topic, TWO, incarnation=LIFE)
+    assert await Assigner(store).assign_all([topic], ONE, incarnation=LIFE, current=current) == {}
+    assert (await Assigner(store).assignments())[topic.topic_id].broker_id == TWO
 
 
 async def test_a_first_assignment_that_always_finds_another_epoch_is_a_conflict(
