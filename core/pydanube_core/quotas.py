@@ -107,8 +107,11 @@ class QuotasPort(Protocol):
     def request(self, identity: Identity | None) -> None:
         """Count a call of an operation. Raises `QuotaExceeded`."""
 
-    def change(self, identity: Identity | None, destroyed_messages: int) -> None:
-        """Count a change that is about to be made. Raises `QuotaExceeded`, and then nothing was counted."""
+    def change(self, identity: Identity | None, destroyed_messages: int | None) -> None:
+        """Count a change that is about to be made. Raises `QuotaExceeded`, and then nothing was counted.
+
+        `destroyed_messages`: None if they cannot be counted, which passes no quota for them.
+        """
 
     async def look(self) -> None:
         """Load the quotas again if they have changed."""

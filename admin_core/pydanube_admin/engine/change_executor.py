@@ -258,7 +258,7 @@ class ChangeExecutor:
                 )
         if call.operation.name not in UNCOUNTED:
             lost = forecast.blast_radius["messages"] if call.operation.destroys(forecast) else 0
-            self._port.quotas.change(calling(), lost or 0)
+            self._port.quotas.change(calling(), lost)
         plan_id = new_id(PLAN, now) if held is None else held[0].plan_id
         record = self._record_of(context, call, forecast, plan_id, now)
         entry.planned(plan_id, forecast, "" if held is None else held[0].why)

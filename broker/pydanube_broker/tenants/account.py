@@ -112,9 +112,24 @@ class Account:
                 raise self._exceeded(key, wait_ms, now_ms)
             bucket.take(1, now_ms)
 
-    def take_change(self, destroyed_messages: int, now_ms: int) -> None:
-        """Count a change and the messages that it destroys. Raises `QuotaExceeded`, and then nothing was counted."""
-        wanted = {"changes_per_h": 1, "destroyed_messages_per_h": destroyed_messages}
+    def take_change(self, destroyed_messages: int | None, now_ms: int) -> None:
+        """Count a change and the messages that it destroys. Raises `QuotaExceeded`, and then nothing was counted.
+
+        `destroyed_messages`: None if they cannot be counted. Such a change is refused if there is a quota for them.
+        """
+        if destroyed_messages is None and (key := "destroyed_messages_per_h") in self._hard:
+            _note(self.refused, key, now_ms)
+            limit = self.quota.limits.get(key, 0)
+            raise QuotaExceeded(
+                f"{self.label} may not make this change: it cannot be counted how many messages it destroys, and its quota is "
+                f"{limit} {key}. An admin makes the change, or removes the quota with `danube quotas set`. Nothing was changed",
+                field=key,
+                value=None,
+                limit=limit,
+                quota=self.label,
+                retry_after_ms=HOUR_S * 1000,
+            )
+        wanted = {"changes_per_h": 1, "destroyed_messages_per_h": destroyed_messages or 0}
         for key, count in wanted.items():
             bucket, limit = self._hard.get(key), self.quota.limits.get(key, 0)
             if bucket is None or not count:

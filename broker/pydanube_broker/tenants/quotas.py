@@ -146,8 +146,8 @@ class Quotas:
         if self.on and (account := self.of_principal(identity)) is not None:
             account.take_one("requests_per_s", monotonic_ms())
 
-    def change(self, identity: Identity | None, destroyed_messages: int) -> None:
-        """Count a change that is about to be made. Raises `QuotaExceeded`, and then nothing was counted."""
+    def change(self, identity: Identity | None, destroyed_messages: int | None) -> None:
+        """Count a change that is about to be made. None: its loss is unknown. Raises `QuotaExceeded`, having counted nothing."""
         if self.on and (account := self.of_principal(identity)) is not None:
             account.take_change(destroyed_messages, monotonic_ms())
 

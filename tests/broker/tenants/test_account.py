@@ -138,6 +138,24 @@ def test_a_change_that_destroys_too_much_is_refused_and_counts_nothing() -> None
         made.take_change(0, 1)
 
 
+def test_a_change_whose_loss_is_unknown_passes_no_quota_of_destroyed_messages() -> None:
+    made = principal(changes_per_h=2, destroyed_messages_per_h=100)
+    for _ in range(3):
+        with pytest.raises(QuotaExceeded, match="it cannot be counted how many messages it destroys"):
+            made.take_change(None, 1)
+    assert made.refused["destroyed_messages_per_h"].times == 3
+    made.take_change(100, 1)  # a refused change counts nothing
+    for unlimited in (
+        principal(changes_per_h=1),
+        principal(changes_per_h=1, destroyed_messages_per_h=0),
+        principal({"destroyed_messages_per_h": 1}, changes_per_h=1),
+    ):
+        unlimited.take_change(None, 1)
+        with pytest.raises(QuotaExceeded, match="changes_per_h"):
+            unlimited.take_change(None, 1)
+        assert not unlimited.warned
+
+
 def test_a_warning_of_an_hour_is_told_and_refuses_nothing() -> None:
     made = principal({"changes_per_h": 2})
     for _ in range(3):
