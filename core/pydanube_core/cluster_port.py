@@ -15,7 +15,7 @@ Methods that other brokers call and that change nothing are marked with `reads`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -281,8 +281,11 @@ class MetadataPort(Protocol):
     async def removal(self, broker_id: str) -> RemovalFacts:
         """Return the effects. Raises `LastBroker`, `InvalidArgument` (never existed), `Conflict` (is registered)."""
 
-    async def remove_broker(self, broker_id: str) -> None:
-        """Remove a broker: it cannot register again, and others take over its topics. Idempotent. Raises as `removal`."""
+    async def remove_broker(self, broker_id: str, *, without_copy: bool = False) -> None:
+        """Remove a broker: it cannot register again, and others take over its topics. Idempotent. Raises as `removal`.
+
+        `without_copy`: the copy of its journal is damaged, and given up.
+        """
 
     async def events(
         self, since_ms: int, until_ms: int, most: int
@@ -302,8 +305,11 @@ class MetadataPort(Protocol):
         Raises `TopicNotFound`, `Conflict` (its owner is registered, or copied nothing), `StoreUnavailable`.
         """
 
-    async def take_over(self, topic: str) -> None:
-        """Have others take the topic over: the leader does within seconds. Idempotent. Raises as `take_over_facts`."""
+    async def take_over(self, topic: str, *, without_copy: Collection[str] = ()) -> None:
+        """Have others take the topic over: the leader does within seconds. Idempotent. Raises as `take_over_facts`.
+
+        `without_copy`: concrete topics that continue without the copy of their owner's journal, which is damaged.
+        """
 
     async def leader(self) -> BrokerAddress | None:
         """Return the broker that assigns topics, None while there is none."""

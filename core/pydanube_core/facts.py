@@ -418,11 +418,14 @@ class TakeOverFacts:
     is_whole: bool = False  # the copy has all that was acknowledged, so the topic continues without a gap
     is_mirror: bool = False  # its link copies missing messages again, so it continues without a gap, too
     is_deleted: bool = False  # and may come back
+    copy_error: str | None = None  # the copy is damaged, so messages that only the copy has count as missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalFacts:
     """The topics that others take over when a broker is removed.
+
+    `is_damaged`: the copy was not read because it is damaged, so that a removal gives it up.
 
     `said_at_ms` is the time of the broker's last report about them. None: it never reported. `is_copied`: its journal was
     copied into the object store, and the copy was read. `copy_error`: why it could not be read. Messages that only the
@@ -435,6 +438,7 @@ class RemovalFacts:
     topics: tuple[TakeOverFacts, ...]
     is_copied: bool = False
     copy_error: str | None = None
+    is_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

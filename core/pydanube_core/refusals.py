@@ -48,6 +48,14 @@ def gone_remedy(
     return f"{dialed}{begin}{start}{copy} If that is gone for good: danube brokers remove {broker_id}"
 
 
+def damaged_copy(why: str, broker_id: str) -> str:
+    """Return what to do if topics of a lost broker cannot be rebuilt, because the copy of its journal is damaged."""
+    return (
+        f"{why}. If there is no backup of that object, give up messages that only the copy has: danube topics take-over for "
+        f"one topic, or danube brokers remove {broker_id} for all. Their plans show the loss"
+    )
+
+
 def audit_is_kept(topic: str) -> PermissionDenied:
     return PermissionDenied(
         f"{topic} holds the audit: it cannot be deleted or cut", field="topic", value=topic

@@ -8,11 +8,11 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from pydanube_admin.engine.forecast import Forecast
+from pydanube_admin.engine.forecast import Forecast, is_stale
 from pydanube_admin.engine.models import TopicRequest
-from pydanube_admin.operations.broker_removal import forecast_remove
+from pydanube_admin.operations.broker_removal import forecast_remove, remove_broker
 from pydanube_admin.operations.brokers import BrokerChangeRequest
-from pydanube_admin.operations.topic_take_over import forecast_take_over
+from pydanube_admin.operations.topic_take_over import forecast_take_over, lost_messages, take_over_topic
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.facts import RemovalFacts, TakeOverFacts
 
@@ -154,6 +154,67 @@ async def test_a_copy_that_cannot_be_read_is_named_with_its_error() -> None:
     assert "and the copy of its journal" not in found.later
 
 
-def test_a_removal_may_take_as_long_as_the_replay_of_a_chain() -> None:
+@pytest.mark.parametrize("operation", ["brokers.remove", "topics.take_over"])
+def test_plans_of_losses_may_take_as_long_as_the_replay_of_a_chain(operation: str) -> None:
     """With the default of 10 s a call would end before its plan, and its repetition would begin again."""
-    assert OPERATIONS["brokers.remove"].long_running
+    assert OPERATIONS[operation].long_running
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("reported_to", "missing", "lost"), [(12, 3, 3), (None, 0, None)], ids=["reported", "never reported"]
+)
+async def test_a_take_over_names_a_damaged_copy_and_gives_up_only_the_planned_one(
+    reported_to: int | None, missing: int, lost: int | None
+) -> None:
+    damage = "piece 4 is damaged"
+    topic = left("/default/t", copied_to=9, reported_to=reported_to, missing=missing)
+    facts = [replace(topic, copy_error=damage), left("/default/u", copied_to=3, reported_to=3, is_whole=True)]
+    port = SimpleNamespace(take_over_facts=AsyncMock(return_value=facts), take_over=AsyncMock())
+    context: Any = SimpleNamespace(port=port, pinned=None)
+    plan = await forecast_take_over(context, TopicRequest(topic="t"))
+    assert plan.later is not None
+    assert f"is damaged ({damage}). 1 topic would continue without it" in plan.later
+    assert plan.blast_radius["messages"] == lost
+    assert plan.diff[0]["before"]["may_be_missing"]["messages"] == lost
+    context.pinned = plan.pinned
+    result = await take_over_topic(context, TopicRequest(topic="t"))
+    assert result.may_be_missing["messages"] == lost
+    port.take_over.assert_awaited_once_with("t", without_copy=["/default/t"])
+    port.take_over_facts.return_value = [replace(each, copy_error=None) for each in facts]
+    later = await forecast_take_over(context, TopicRequest(topic="t"))
+    assert is_stale(plan.revision, later), "a copy that can be read now is not given up"
+
+
+@pytest.mark.anyio
+async def test_a_loss_of_which_a_part_was_never_reported_is_not_zero() -> None:
+    facts = [
+        left("/default/whole-as-reported", copied_to=9, reported_to=9),
+        left("/default/unreported", copied_to=4, reported_to=None),
+    ]
+    assert lost_messages(facts) is None
+
+
+@pytest.mark.anyio
+async def test_a_removal_gives_a_copy_up_only_if_its_plan_has_found_it_damaged() -> None:
+    topic = left("/default/t", copied_to=9, reported_to=12, missing=3)
+    removed = AsyncMock()
+    found = {}
+    for is_damaged in (False, True):
+        facts = RemovalFacts(
+            broker_id="7",
+            is_removed=False,
+            said_at_ms=2,
+            topics=(topic,),
+            copy_error="e",
+            is_damaged=is_damaged,
+        )
+        port = SimpleNamespace(removal=AsyncMock(return_value=facts), remove_broker=removed)
+        context: Any = SimpleNamespace(port=port, pinned=None)
+        found[is_damaged] = await forecast_remove(context, BrokerChangeRequest(broker_id="7"))
+        context.pinned = found[is_damaged].pinned
+        await remove_broker(context, BrokerChangeRequest(broker_id="7"))
+        removed.assert_awaited_with("7", without_copy=is_damaged)
+    assert is_stale(found[False].revision, found[True])
+    assert "the removal gives it up" in (found[True].later or "")
+    assert "the removal gives it up" not in (found[False].later or "")

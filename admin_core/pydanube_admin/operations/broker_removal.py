@@ -48,6 +48,11 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
         if facts.copy_error is None
         else f"The copy of its journal could not be read for this plan ({facts.copy_error}), so that messages which only "
         "the copy has count as lost here. "
+        + (
+            "It is damaged, and the removal gives it up: restore it first if you can. "
+            if facts.is_damaged
+            else ""
+        )
     )
     return Forecast(
         diff=[
@@ -76,7 +81,13 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
         f"that once more, the broker writes them to lost+found/ in the store. {_reported(facts)}. Subscriptions continue at "
         "the positions of that report, so that messages which were acknowledged since are delivered again. If it still "
         "runs without etcd it may acknowledge messages until it reaches etcd: end it first. It may not register again",
-        basis=[facts.broker_id, facts.is_removed, sorted(each.topic for each in facts.topics)],
+        basis=[
+            facts.broker_id,
+            facts.is_removed,
+            facts.is_damaged,
+            sorted(each.topic for each in facts.topics),
+        ],
+        pinned={"without_copy": facts.is_damaged},
     )
 
 
@@ -93,7 +104,8 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
 async def remove_broker(context: Context, request: BrokerChangeRequest) -> RemovedBroker:
     """Remove a broker: it cannot register again, and the leader gives its topics to others."""
     facts = await context.port.removal(request.broker_id)
-    await context.port.remove_broker(request.broker_id)
+    without_copy = bool((context.pinned or {}).get("without_copy"))
+    await context.port.remove_broker(request.broker_id, without_copy=without_copy)
     return RemovedBroker(
         broker_id=facts.broker_id,
         topics=len(facts.topics),

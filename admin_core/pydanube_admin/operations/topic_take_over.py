@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pydanube_core.facts import JUMP, TakeOverFacts
-from pydanube_core.units import format_time
+from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
@@ -31,7 +31,8 @@ def _missing(each: TakeOverFacts) -> dict[str, int | None]:
     ms = None
     if each.reported_at_ms is not None and each.copied_at_ms is not None:
         ms = max(0, each.reported_at_ms - each.copied_at_ms) if each.missing_messages else 0
-    return {"messages": each.missing_messages, "ms": ms}
+    is_unknown = may_lack(each) and each.reported_to is None
+    return {"messages": (each.missing_messages or None) if is_unknown else each.missing_messages, "ms": ms}
 
 
 def _found(each: TakeOverFacts) -> dict[str, Any]:
@@ -53,9 +54,11 @@ def continued(each: TakeOverFacts) -> dict[str, int]:
 def lost_messages(facts: Iterable[TakeOverFacts]) -> int | None:
     """Return how many messages are lost at least, None if they cannot be counted. Links copy those of mirrors again."""
     own = [each for each in facts if not each.is_mirror]
-    if any(map(may_lack, own)) and all(each.reported_to is None for each in own if may_lack(each)):
+    unreported = [each.reported_to is None for each in own if may_lack(each)]
+    if unreported and all(unreported):
         return None
-    return sum(each.missing_messages for each in own)
+    missing = sum(each.missing_messages for each in own)
+    return None if any(unreported) and not missing else missing
 
 
 def may_lack(each: TakeOverFacts) -> bool:
@@ -66,7 +69,7 @@ def may_lack(each: TakeOverFacts) -> bool:
 def _all_missing(facts: list[TakeOverFacts]) -> dict[str, int | None]:
     times = [ms for each in facts if (ms := _missing(each)["ms"]) is not None]
     return {
-        "messages": sum(each.missing_messages for each in facts),
+        "messages": lost_messages(facts),
         "ms": max(times) if len(times) == len(facts) else None,
     }
 
@@ -75,6 +78,14 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
     facts = list(await context.port.take_over_facts(request.topic))
     reported = min((each.reported_at_ms for each in facts if each.reported_at_ms is not None), default=None)
     since = "never" if reported is None else f"at {format_time(reported)}"
+    without_copy = sorted(each.topic for each in facts if each.copy_error is not None)
+    damage = next((each.copy_error for each in facts if each.copy_error is not None), None)
+    unread = (
+        ""
+        if damage is None
+        else f"The copy of the lost broker's journal is damaged ({damage}). {counted(len(without_copy), 'topic')} would continue "
+        "without it, and messages that only the copy has count as lost: restore the object from a backup first if you can. "
+    )
     return Forecast(
         diff=[
             entry(
@@ -89,15 +100,19 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
             subscriptions=sum(each.subscriptions for each in facts),
             messages=lost_messages(facts),
         ),
-        later=_WHOLE
-        if all(each.is_whole for each in facts)
-        else _MIRROR
-        if all(each.is_mirror for each in facts)
-        else f"The lost broker reported {since} how far its topics went. Messages that it acknowledged behind the end of the copy are "
-        "missing, and perhaps not all are counted. If it still runs without etcd it goes on acknowledging until it reaches "
-        "etcd: end it first. When it comes back, it writes messages that only it has to lost+found/ in the store, and keeps "
-        "its other topics",
-        basis=[sorted((each.topic, each.broker_id, each.copied_to) for each in facts)],
+        later=unread
+        + (
+            _WHOLE
+            if all(each.is_whole for each in facts)
+            else _MIRROR
+            if all(each.is_mirror for each in facts)
+            else f"The lost broker reported {since} how far its topics went. Messages that it acknowledged behind the end of the copy "
+            "are missing, and perhaps not all are counted. If it still runs without etcd it goes on acknowledging until it "
+            "reaches etcd: end it first. When it comes back, it writes messages that only it has to lost+found/ in the store, "
+            "and keeps its other topics"
+        ),
+        basis=[sorted((each.topic, each.broker_id, each.copied_to) for each in facts), without_copy],
+        pinned={"without_copy": without_copy},
     )
 
 
@@ -108,10 +123,12 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
     title="Take over a topic",
     summary="Serve a lost broker's topic elsewhere, from its copied journal.",
     forecast=forecast_take_over,
+    long_running=True,
     examples=(Example({"topic": "orders"}, "shows the possible loss, then needs a confirmation"),),
 )
 async def take_over_topic(context: Context, request: TopicRequest) -> TakenOverTopic:
     """Have other brokers serve a topic whose broker is lost. The leader begins within a second."""
     facts = list(await context.port.take_over_facts(request.topic))
-    await context.port.take_over(request.topic)
+    without_copy = (context.pinned or {}).get("without_copy") or ()
+    await context.port.take_over(request.topic, without_copy=without_copy)
     return TakenOverTopic(topic=request.topic, topics=len(facts), may_be_missing=_all_missing(facts))

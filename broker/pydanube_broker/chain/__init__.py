@@ -29,7 +29,7 @@ from pydanube_broker.chain.piece import (
     chain_folder,
     piece_key,
 )
-from pydanube_broker.chain.reading import chain_end, fence, fenced_end, pieces
+from pydanube_broker.chain.reading import chain_end, check_end, fence, fenced_end, pieces
 from pydanube_broker.chain.replay import Replayed, replay
 from pydanube_broker.chain.source import ChainSource, Stretch
 from pydanube_broker.chain.store import ChainObjects, ChainStore
@@ -54,6 +54,7 @@ __all__ = [
     "Stretch",
     "chain_end",
     "chain_folder",
+    "check_end",
     "fence",
     "fenced_end",
     "piece_key",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Final
 
 from pydanube_core.errors import CorruptObject, Fenced
@@ -21,6 +22,7 @@ from pydanube_broker.chain.piece import (
     PieceHeader,
     Place,
     Start,
+    chain_folder,
     decode_header,
     decode_piece,
     encode_piece,
@@ -135,17 +137,36 @@ async def _objects(
     until: int | None = None,
 ) -> AsyncIterator[bytes]:
     """Yield the objects of the names from `number` on, up to the first name without an object."""
-    count = PIECES_AT_ONCE
+    at_once = PIECES_AT_ONCE
     while until is None or number < until:
-        count = count if until is None else min(count, until - number)
-        keys = [piece_key(cluster, journal, number + i) for i in range(count)]
+        at_once = at_once if until is None else min(at_once, until - number)
+        keys = [piece_key(cluster, journal, number + i) for i in range(at_once)]
         for data in await store.read_many(keys, most_bytes):
             if data is None:
                 return
             yield data
-        number += count
+        number += at_once
         if most_bytes is not None:
-            count = min(2 * count, HEADERS_AT_ONCE)
+            at_once = min(2 * at_once, HEADERS_AT_ONCE)
+
+
+async def check_end(store: ChainStore, cluster: str, journal: int, from_number: int) -> None:
+    """Check that a chain ends because nothing was written behind, and not because pieces were deleted.
+
+    Its writer has at most `MOST_IN_FLIGHT` names in flight, so pieces farther behind a missing one prove that it existed.
+
+    Raises:
+        CorruptObject: the chain has no piece from `from_number` on, or one in between is missing.
+        StoreUnavailable: the store cannot be read.
+    """
+    while True:
+        names = await store.names(chain_folder(cluster, journal))
+        numbers = {int(name.rpartition("/")[2]) for name in names}
+        missing = next(number for number in count(from_number) if number not in numbers)
+        if missing > from_number and max(numbers) < missing + MOST_IN_FLIGHT:
+            return
+        if await store.read(piece_key(cluster, journal, missing), HEADER_BYTES) is None:
+            raise _missing(journal, missing)  # a listing is not atomic, and the owner may still write
 
 
 def _missing(journal: int, number: int) -> CorruptObject:

@@ -70,10 +70,16 @@ Seen = Callable[[TopicId, Assignment | None, Revision], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """A lost broker whose topics others take over. `topics`: not served yet. `why`: the leader's error, or None."""
+    """A lost broker whose topics others take over.
+
+    topics: not served yet.
+    why: the error of the leader, or of heirs. None without one.
+    damaged: a topic that waits because the copy of the broker's journal is damaged, None without one.
+    """
 
     topics: int
     why: str | None
+    damaged: str | None = None
 
 
 class Coordinator:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
@@ -48,6 +48,7 @@ class JournalRecord(JsonRecord):
     on_loss: "take_over" if the broker's fsynced topics are taken over without a plan when its lease ends. Without its
         lease such a broker acknowledges only records that its chain has. "" for a broker whose topics wait for it.
     is_whole: the broker has stopped, and its chain has all that it acknowledged, so that heirs continue without a gap.
+    given_up: ids of those `topics` that continue without the chain, which is damaged. A plan has shown the loss.
     """
 
     journal: Journal
@@ -60,6 +61,7 @@ class JournalRecord(JsonRecord):
     copies: bool = False
     on_loss: Annotated[str, UNLESS_DEFAULT] = ""
     is_whole: Annotated[bool, UNLESS_DEFAULT] = False
+    given_up: Annotated[tuple[str, ...], Field(exclude_if=lambda topics: not topics)] = ()
 
     def __post_init__(self) -> None:
         assert self.term >= 1
@@ -110,10 +112,13 @@ def registered(found: JournalRecord | None, own: OwnJournal, *, is_start: bool) 
     )
 
 
-def taken_over(found: JournalRecord, topics: Collection[TopicId]) -> JournalRecord:
+def taken_over(
+    found: JournalRecord, topics: Collection[TopicId], given_up: Collection[TopicId] = ()
+) -> JournalRecord:
     """Return the record after a plan to take over topics. The first plan raises the term, later ones add topics."""
     assert found.copies, "without a chain there is nothing to take over from"
     names = tuple(sorted({*found.topics, *map(str, topics)}, key=int))
+    found = replace(found, given_up=tuple(sorted({*found.given_up, *map(str, given_up)}, key=int)))
     if found.state is JournalState.CLOSING:
         return replace(found, topics=names)
     return replace(found, state=JournalState.CLOSING, term=found.term + 1, until=0, heirs=(), topics=names)
@@ -151,8 +156,9 @@ def settled(
             copies=copies,
             on_loss=found.on_loss if copies else "",
             is_whole=False,
+            given_up=(),
         )
     waiting = tuple(each for each in found.topics if TopicId(int(each)) in left)
     if not waiting and all(left.values()):
-        return replace(found, state=JournalState.CLOSED, topics=())
-    return replace(found, topics=waiting)
+        return replace(found, state=JournalState.CLOSED, topics=(), given_up=())
+    return replace(found, topics=waiting, given_up=tuple(each for each in found.given_up if each in waiting))

@@ -22,6 +22,8 @@ one assignment exactly one succeeds. The properties of a move:
 - *A lost owner is sealed by the leader* (`take_away`): it was removed, or its topics are taken over (`take_over`).
   Messages that only its journal had are no longer part of the topic. Between the seal and `open` no broker accepts
   anything, so the leader may assign the topic to any.
+- *A damaged chain holds nothing up for good.* Its heirs note the reason in the record (`damaged`). A plan that shows the
+  loss has the leader assign the topic without the chain (`give_up`).
 - *A move ends.* The leader cancels a move without progress, and assigns a topic again that is not opened.
 
 Brokers of the previous release hand over through fragments: the owner seals, the leader assigns. The target's side of
@@ -63,6 +65,8 @@ class MoveStep(StrEnum):
     CANCEL = "cancel"
     ARRIVE = "arrive"
     TAKE_AWAY = "take away"
+    DAMAGED = "damaged"
+    GIVE_UP = "give up"
     ASSIGN = "assign"
     OPEN = "open"
 
@@ -156,6 +160,25 @@ def take_away(
     )
 
 
+def damaged(now: Assignment, revision: Revision, error: ClusterError) -> Change:
+    """Note why the next owner cannot rebuild the topic. It tries again, and the operator reads the reason."""
+    move = _check(now, MoveStep.DAMAGED, Stage.ASSIGNED)
+    failed = MoveFailure(
+        target=str(now.broker_id),
+        begun_at_ms=move.begun_at_ms,
+        code=error.code,
+        why=error.message[:_WHY_CHARS],
+    )
+    return Change(step=MoveStep.DAMAGED, revision=revision, after=replace(now, failed=failed))
+
+
+def give_up(now: Assignment, revision: Revision) -> Change:
+    """Have the topic rebuilt without the chain of its lost owner, which is damaged, as the leader. `assign` follows."""
+    move = _check(now, MoveStep.GIVE_UP, Stage.SEALED, Stage.ASSIGNED)
+    after = replace(now, stage=Stage.SEALED, move=replace(move, chain=None), failed=None)
+    return Change(step=MoveStep.GIVE_UP, revision=revision, after=after)
+
+
 def assign(
     now: Assignment, revision: Revision, to: BrokerId, *, incarnation: Incarnation, epoch: Epoch
 ) -> Change:
@@ -186,9 +209,9 @@ def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) ->
 class Witnesses:
     """Values that guard a change beside the assignment. The shell reads them immediately before.
 
-    take away: `start_offset` and `resumes_at` of the log, which is not complete in the store, and the revision of the
-        owner's journal record, None if its chain is not used.
-    arrive, take away: the catalog's head, None for a topic without objects, which would be stored in `folder`.
+    take away, give up: `start_offset` and `resumes_at` of the log, which is not complete in the store.
+    take away: the revision of the owner's journal record, None if neither its chain nor a plan is used.
+    arrive, take away, give up: the catalog's head, None for a topic without objects, which would be stored in `folder`.
     arrive: the revision of the target's registration.
     assign: the leader's key.
     arrive, assign: the epoch counter of the topic's name.
@@ -220,9 +243,10 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[G
     writes: list[Put] = [Put(key, after.to_json())]
     guards: list[Guard] = [ModRevision(key, change.revision)]
     match change.step:
-        case MoveStep.TAKE_AWAY:
+        case MoveStep.TAKE_AWAY | MoveStep.GIVE_UP:
             _raise_head(Epoch(after.epoch + 1), witnesses, after, writes, guards)
-            if witnesses.journal is not None:  # a plan: it ends if the owner comes back
+            if witnesses.journal is not None and change.step is MoveStep.TAKE_AWAY:
+                # A plan: it ends if the owner comes back, until the topic is sealed
                 guards += [
                     Absent(keys.member_key(after.broker_id)),
                     ModRevision(keys.journal_key(after.broker_id), witnesses.journal),
@@ -239,7 +263,7 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[G
             assert witnesses.leadership is not None, "only the leader assigns"
             guards.append(witnesses.leadership.guard)
             _count_epoch(witnesses, after, writes, guards)
-        case MoveStep.BEGIN | MoveStep.READY | MoveStep.CANCEL | MoveStep.OPEN:
+        case MoveStep.BEGIN | MoveStep.READY | MoveStep.CANCEL | MoveStep.OPEN | MoveStep.DAMAGED:
             pass
         case _:
             assert_never(change.step)
@@ -249,13 +273,14 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[G
 def joined(
     taken: Change, assigned: Change, witnesses: Witnesses, by: Witnesses
 ) -> tuple[list[Put], list[Guard]]:
-    """Return the writes and guards of `take_away` and the `assign` that follows it, as one transaction.
+    """Return the writes and guards of `take_away` or `give_up` and the `assign` that follows, as one transaction.
 
     Args:
         witnesses: of `taken`.
         by: of `assigned`.
     """
-    assert (taken.step, assigned.step) == (MoveStep.TAKE_AWAY, MoveStep.ASSIGN)
+    assert taken.step in (MoveStep.TAKE_AWAY, MoveStep.GIVE_UP)
+    assert assigned.step is MoveStep.ASSIGN
     before, conditions = transaction(taken, witnesses)
     writes, guards = transaction(assigned, by)
     assert guards[0] == conditions[0], "both change the assignment that was read"

@@ -16,7 +16,7 @@ from typing import Final, Protocol, assert_never
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from pydanube_core.errors import ClusterError, Conflict, Unavailable
+from pydanube_core.errors import ClusterError, Conflict, CorruptJournal, CorruptObject, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
@@ -511,7 +511,8 @@ class Mover:
                 await self._switch.make_safe(record)
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)
-            self._act(topic_id, lambda participant: participant.failed(turn))
+            damage = error if isinstance(error, (CorruptObject, CorruptJournal)) else None
+            self._act(topic_id, lambda participant: participant.failed(turn, damage))
             return
         if participant.turn != turn:
             return  # a newer record came in the same moment: its `DropCopy` needs the copy

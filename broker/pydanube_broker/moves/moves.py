@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -525,17 +525,18 @@ class Moves:
                 }
         return found
 
-    async def take_over(self, records: Sequence[TopicRecord]) -> None:
-        """Plan the take-over of lost brokers' topics from their chains.
+    async def take_over(self, records: Sequence[TopicRecord], without_copy: Collection[str] = ()) -> None:
+        """Plan the take-over of lost brokers' topics. Raises `Conflict`, `LastBroker`, `StoreUnavailable`.
 
-        Raises `Conflict`, `LastBroker`, `StoreUnavailable`.
+        `without_copy`: names of those that continue without the chain, which is damaged.
         """
-        await self.taking.take_overs.plan(self._registry.ownership.coordinator, self._stored(records))
+        coordinator, stored = self._registry.ownership.coordinator, self._stored(records)
+        given_up = [each.topic_id for each in stored if each.name in without_copy]
+        await self.taking.take_overs.plan(coordinator, stored, given_up)
 
     async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
-        """Return the result that `take_over` would have, without a change. Raises as it does, and `CorruptObject`."""
-        stored = self._stored(records)
-        owners = self.taking.take_overs.owners(self._registry.ownership.coordinator, stored)
+        """Return the result that `take_over` would have, without a change. Raises as it does."""
+        owners = self.taking.take_overs.owners(self._registry.ownership.coordinator, self._stored(records))
         found = []
         for owner, topics in owners.items():
             found += await self.taking.forecast_take_over(owner, topics)

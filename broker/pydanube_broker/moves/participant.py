@@ -25,7 +25,7 @@ from pydanube_storage.metadata import Revision
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.moves.move import Change, MoveStep, arrive, cancel, open_topic, ready
+from pydanube_broker.moves.move import Change, MoveStep, arrive, cancel, damaged, open_topic, ready
 
 
 class Phase(StrEnum):
@@ -340,8 +340,13 @@ class Participant:
         self.held = Epoch(0)
         return self._decide() if turn == self.turn else []
 
-    def failed(self, turn: int) -> list[Effect]:
-        """Called when a rebuild or release failed. `tick` repeats it."""
+    def failed(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
+        """Called when a rebuild or release failed. `tick` repeats it. `error`: of a rebuild from damaged objects."""
+        record = self.record
+        if error is not None and turn == self.turn and record is not None and self.phase is Phase.REBUILDING:
+            change = damaged(record, self.revision, error)
+            if change.after != record:
+                return self._commit(change)
         self._failed = self._failed or turn == self.turn
         return []
 

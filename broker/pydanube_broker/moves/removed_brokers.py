@@ -32,6 +32,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import RemovalFacts, TakeOverFacts
 from pydanube_core.links import link_of
+from pydanube_core.refusals import damaged_copy
 from pydanube_storage.catalog import CatalogHead, ObjectCatalog
 from pydanube_storage.catalog.catalog import Committed
 from pydanube_storage.metadata import MAX_OPERATIONS, Guard, GuardFailed, MetadataStore, Put, read_all
@@ -48,8 +49,14 @@ from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inheritances, Inherited
-from pydanube_broker.moves.move import Witnesses, assign, joined, take_away
-from pydanube_broker.moves.take_over import NO_HEIR, FoundJournal, TakeOvers
+from pydanube_broker.moves.move import Witnesses, assign, give_up, joined, take_away
+from pydanube_broker.moves.take_over import (
+    NO_HEIR,
+    FoundJournal,
+    TakeOvers,
+    is_inherited,
+    is_taken_from,
+)
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.topic_reports import TopicReports
 from pydanube_broker.topics.log_state import LogState
@@ -63,6 +70,7 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
+_DAMAGE: Final = (CorruptObject, CorruptJournal)
 _AT_ONCE: Final = 2_000  # maximum topics of a broker in one `look`
 READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their reads share requests
 _SENT_AT_ONCE: Final = 4  # concurrent transactions
@@ -147,7 +155,7 @@ class RemovedBrokers:
         removed = await removed_among(self._store, lost) if lost else set()
         taken_over = {}
         for broker_id in removed | closing:
-            why = None
+            why, damaged = self._damage(coordinator, broker_id)
             try:
                 if broker_id in lost and not coordinator.heirs():
                     why = NO_HEIR
@@ -156,17 +164,34 @@ class RemovedBrokers:
                         coordinator, broker_id, journals.get(broker_id), all_of_it=broker_id in removed
                     )
                 if broker_id in closing:
+                    await self._give_up_some(coordinator, broker_id, journals[broker_id])
                     await self.take_overs.settle(coordinator, broker_id, journals[broker_id])
             except MetadataUnavailable:
                 raise
             except ClusterError as error:  # moves of other brokers do not wait for it
                 why = error.message
+                if isinstance(error, CorruptObject):
+                    why = damaged_copy(why, str(broker_id))
+                    damaged = damaged or self._waiting_for(coordinator, broker_id)
                 facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
                 log.warning("topics_not_taken_away", extra=facts)
             theirs = None if broker_id in removed else set(journals[broker_id].record.topics)
             if waiting := self._waiting(coordinator, broker_id, theirs):
-                taken_over[broker_id] = TakenOver(topics=waiting, why=why)
+                taken_over[broker_id] = TakenOver(topics=waiting, why=why, damaged=damaged)
         coordinator.taken_over = taken_over
+
+    @staticmethod
+    def _damage(coordinator: Coordinator, broker_id: BrokerId) -> tuple[str | None, str | None]:
+        """Return why heirs of a lost broker cannot rebuild topics, and one of these. None if they can."""
+        for place in _inherited_from(coordinator, broker_id):
+            if place.failed is not None:
+                return damaged_copy(place.failed.why, str(broker_id)), str(place.topic)
+        return None, None
+
+    def _waiting_for(self, coordinator: Coordinator, broker_id: BrokerId) -> str | None:
+        """Return a topic of a lost broker, None if no topic waits for it."""
+        waiting = (str(each.topic) for each in coordinator.owned_by(broker_id) if self._is_to_go(each))
+        return next(waiting, None)
 
     async def _ask(self, coordinator: Coordinator, broker_id: BrokerId, journal: FoundJournal | None) -> bool:
         """Have topics of a lost broker taken over without a plan. Return whether there are any.
@@ -232,7 +257,12 @@ class RemovedBrokers:
         topics = [each.topic_id for each in places]
         if journal is not None and journal.record.copies:
             self.unsettled = True
-            journal = await self.take_overs.fence(coordinator, broker_id, journal, topics)
+            try:
+                journal = await self.take_overs.fence(coordinator, broker_id, journal, topics)
+            except CorruptObject:
+                places = [each for each in places if str(each.topic_id) in journal.record.given_up]
+                if not places:
+                    raise
         if broker_id not in self._said:
             self._said[broker_id], _ = await self._reports.read(broker_id)
         said = self._said[broker_id]
@@ -262,6 +292,24 @@ class RemovedBrokers:
         async with anyio.create_task_group() as group:
             for _ in range(_SENT_AT_ONCE):
                 group.start_soon(take)
+
+    async def _give_up_some(
+        self, coordinator: Coordinator, broker_id: BrokerId, journal: FoundJournal
+    ) -> None:
+        """Have heirs rebuild topics without the chain if a plan gave it up for them."""
+        given_up = journal.record.given_up
+        places = [each for each in _inherited_from(coordinator, broker_id) if str(each.topic_id) in given_up]
+        if not places:
+            return
+        said, _ = await self._reports.read(broker_id)
+        targets = coordinator.spread([each.topic_id for each in places], to_heirs=True)
+        witnesses = await self._read(coordinator, places)
+        prepared = [
+            self._prepare(coordinator, place, said, targets[place.topic_id], journal, found)
+            for place in places
+            if place.topic_id in targets and (found := witnesses.get(place.topic_id)) is not None
+        ]
+        await self._take(coordinator, deque(each for each in prepared if each is not None))
 
     def _are_coming(self, coordinator: Coordinator, broker_id: BrokerId) -> bool:
         """Return whether busy topics of a lost broker are not served yet. The others would take processors from them."""
@@ -340,23 +388,37 @@ class RemovedBrokers:
         `check_removable`.
         """
         await self.check_removable(coordinator, broker_id)
-        copied, unread = None, None
+        copied, unread, is_damaged = None, None, False
         async with AsyncExitStack() as stack:
             try:
-                chain = await self.take_overs.chain_to_now(broker_id)
-                copied = chain, await stack.enter_async_context(self._inherited.of(chain))
+                copied = await self._copied(broker_id, stack)
             except Conflict:  # its journal was not copied
                 pass
             except (CorruptObject, CorruptJournal, DiskFull, Unavailable) as error:
-                log.warning("chain_not_read", extra={"broker_id": str(broker_id), "error": error.message})
-                unread = error.message
-            facts = await self._forecast(coordinator, broker_id, copied)
-        return replace(facts, copy_error=unread)
+                unread, is_damaged = error.message, isinstance(error, _DAMAGE)
+            facts = await self._forecast(coordinator, broker_id, copied, is_damaged=is_damaged)
+        return replace(facts, copy_error=unread, is_damaged=is_damaged)
+
+    async def _copied(self, broker_id: BrokerId, stack: AsyncExitStack) -> tuple[ChainRange, Inherited]:
+        """Replay the chain of a lost broker, for as long as the stack is open. Raises as `Inheritances.of`, `Conflict`."""
+        try:
+            chain = await self.take_overs.chain_to_now(broker_id)
+            return chain, await stack.enter_async_context(self._inherited.of(chain))
+        except (CorruptObject, CorruptJournal, DiskFull, Unavailable) as error:
+            log.warning("chain_not_read", extra={"broker_id": str(broker_id), "error": error.message})
+            raise
 
     async def _forecast(
-        self, coordinator: Coordinator, broker_id: BrokerId, copied: tuple[ChainRange, Inherited] | None
+        self,
+        coordinator: Coordinator,
+        broker_id: BrokerId,
+        copied: tuple[ChainRange, Inherited] | None,
+        *,
+        is_damaged: bool,
     ) -> RemovalFacts:
         places = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
+        if is_damaged:
+            places += _inherited_from(coordinator, broker_id)
         reports, reported_ms = await self._reports.read(broker_id)
         heads, slices, topics = await self._objects.heads(), Slices(), list[TakeOverFacts]()
         for place in places:
@@ -374,20 +436,34 @@ class RemovedBrokers:
     async def forecast_take_over(self, broker_id: BrokerId, topics: Iterable[TopicId]) -> list[TakeOverFacts]:
         """Return the result that a take-over of a lost broker's topics would have.
 
-        Raises `Conflict`, `CorruptObject`, `DiskFull`, `Unavailable`, `StoreUnavailable`, `MetadataUnavailable`.
+        Without a readable chain of its journal, messages that only the chain has count as missing.
+
+        Raises `Conflict`, `DiskFull`, `Unavailable`, `StoreUnavailable`, `MetadataUnavailable`.
         """
-        chain, found = await self.take_overs.chain_to_now(broker_id), []
-        async with self._inherited.of(chain) as inherited:
+        copied, damage, found = None, None, []
+        async with AsyncExitStack() as stack:
+            try:
+                copied = await self._copied(broker_id, stack)
+            except _DAMAGE as error:
+                damage = error.message
             reports, reported_ms = await self._reports.read(broker_id)
             for topic_id in topics:
                 item = await self._store.get(keys.assignment_key(topic_id))
                 if item is None:
                     continue
-                now = Assignment.of(item.key, item.value)
+                now, why = Assignment.of(item.key, item.value), damage
+                if is_inherited(now):
+                    why = why or (None if now.failed is None else now.failed.why)
+                    if why is None:
+                        raise Conflict(
+                            f"{now.topic} is on its way to broker {now.broker_id}: wait until it is there",
+                            topic=str(now.topic),
+                        )
                 held = await self._objects.head(topic_id)
                 head = None if held is None else held.head
                 report = reports.get(topic_id), reported_ms
-                found.append(self._facts(broker_id, now, head, report, (chain, inherited)))
+                facts = self._facts(broker_id, now, head, report, copied if why is None else None)
+                found.append(replace(facts, copy_error=why))
         return found
 
     def _facts(
@@ -423,10 +499,19 @@ class RemovedBrokers:
             subscriptions=len(self._starts(now.topic_id)),
         )
 
-    async def remove(self, broker_id: BrokerId) -> None:
-        """Remove a broker: the leader reassigns its topics. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
+    async def remove(
+        self, coordinator: Coordinator, broker_id: BrokerId, *, without_copy: bool = False
+    ) -> None:
+        """Remove a broker: the leader reassigns its topics. Idempotent. Raises `Conflict`, `StoreUnavailable`.
+
+        `without_copy`: the chain of its journal is damaged, and given up.
+        """
         if await remove(self._store, broker_id, at_ms=now_ms()):
             log.warning("broker_removed", extra={"broker_id": str(broker_id)})
+        if without_copy:
+            places = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
+            places += _inherited_from(coordinator, broker_id)
+            await self.take_overs.give_up(broker_id, [each.topic_id for each in places])
 
     def _is_to_go(self, place: Assignment) -> bool:
         """Return whether a lost broker's topic has to be taken over here.
@@ -453,7 +538,8 @@ class RemovedBrokers:
         if watched is None:
             return None
         now, revision = watched  # if it has changed since, the guard of the transaction fails
-        if now.broker_id != place.broker_id or not self._is_to_go(now):
+        is_sealed = is_inherited(now)  # an heir has failed to rebuild it
+        if now.broker_id != place.broker_id or not (is_sealed or self._is_to_go(now)):
             return None
         head, counter = read.head, read.counter
         incarnation = coordinator.heirs().get(target)
@@ -465,10 +551,14 @@ class RemovedBrokers:
             end = max(1, begin)  # as in `rebuild`. 0 means that its owner handed it over
         else:
             end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
-        chain = None if journal is None else journal.chain
+        is_given_up = journal is not None and str(topic_id) in journal.record.given_up
+        chain = None if journal is None or is_given_up else journal.chain
         if _is_whole(now, chain):
             end = 0  # the chain has all that was acknowledged, so every heir finds the same end there
-        taken = take_away(now, revision, target, at_ms=now_ms(), chain=chain)
+        if is_sealed:
+            taken = give_up(now, revision)
+        else:
+            taken = take_away(now, revision, target, at_ms=now_ms(), chain=chain)
         epoch = Epoch(max(counter.epoch, now.epoch) + 1)
         assigned = assign(taken.after, revision, target, incarnation=incarnation, epoch=epoch)
         name = now.topic
@@ -477,7 +567,7 @@ class RemovedBrokers:
             folder=topic_folder(self._cluster, name.namespace, name.name, topic_id),
             start_offset=state.start_offset,
             resumes_at=end,
-            journal=None if journal is None or chain is None else journal.revision,
+            journal=None if journal is None or (chain is None and not is_given_up) else journal.revision,
         )
         by = Witnesses(leadership=coordinator.leadership, counter=counter)
         writes, guards = joined(taken, assigned, witnesses, by)
@@ -572,6 +662,11 @@ class RemovedBrokers:
             },
             **{number: one.spec.start_offset for number, one in restorable if one.topic_id == topic_id},
         }
+
+
+def _inherited_from(coordinator: Coordinator, broker_id: BrokerId) -> list[Assignment]:
+    """Return the topics that heirs rebuild from the chain of a lost broker."""
+    return [each for each in coordinator.moving_places() if is_taken_from(each, broker_id)]
 
 
 def _is_whole(now: Assignment, chain: ChainRange | None) -> bool:

@@ -7,19 +7,22 @@ fences the chain, records its end, and seals the topics for their heirs, as it d
 continues without a gap if none can be missing: a stored topic, and any topic of a broker that stopped in order.
 
 If the broker registers again, it keeps the topics that are not sealed yet: sealing is guarded by its absence.
+
+A damaged chain holds its topics up, before or after their seal, until a plan that shows the loss gives it up for them
+(`JournalRecord.given_up`). They continue as topics of a broker without a chain.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pydanube_core.errors import Conflict
 from pydanube_storage.metadata import Absent, KeyValue, MetadataStore, Revision, read_all
 
-from pydanube_broker.chain import ChainStore, chain_end, fence
+from pydanube_broker.chain import ChainStore, chain_end, check_end, fence
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.coordinator import Coordinator
@@ -82,8 +85,16 @@ class TakeOvers:
                 )
         return found
 
-    async def plan(self, coordinator: Coordinator, topics: Sequence[TopicRecord]) -> None:
+    async def plan(
+        self,
+        coordinator: Coordinator,
+        topics: Sequence[TopicRecord],
+        given_up: Collection[TopicId] = (),
+    ) -> None:
         """Plan the take-over of topics of lost brokers: all of them, or none. Idempotent.
+
+        Args:
+            given_up: those that continue without the chain, which is damaged.
 
         Raises:
             Conflict: with the reason for which a topic cannot be taken over. StoreUnavailable.
@@ -92,24 +103,44 @@ class TakeOvers:
 
         async def decide(change: Change) -> None:
             for owner, theirs in owners.items():
-                key = keys.journal_key(owner)
-                item = await change.read(key)
-                record = _copied(owner, item)
-                change.require(Absent(keys.member_key(owner)), is_back(owner))
-                change.require(Absent(keys.removed_key(owner)), was_removed_before(owner))
-                after = taken_over(record, theirs)
-                if after != record:
-                    change.put(key, after)
+                lost = [each for each in theirs if each in given_up]
+                # A sealed topic is its owner's no longer, even if that is back
+                if not all(is_inherited(coordinator.place(each)) for each in theirs):
+                    change.require(Absent(keys.member_key(owner)), is_back(owner))
+                if len(lost) < len(theirs):
+                    change.require(Absent(keys.removed_key(owner)), was_removed_before(owner))
+                await self._name(change, owner, theirs, lost)
 
         await change(self._store, decide)
+
+    async def give_up(self, owner: BrokerId, topics: Sequence[TopicId]) -> None:
+        """Have topics of a removed broker continue without its chain, which is damaged. Raises `StoreUnavailable`."""
+
+        async def decide(change: Change) -> None:
+            await self._name(change, owner, topics, topics)
+
+        await change(self._store, decide)
+
+    @staticmethod
+    async def _name(
+        change: Change, owner: BrokerId, topics: Sequence[TopicId], given_up: Sequence[TopicId]
+    ) -> None:
+        key = keys.journal_key(owner)
+        record = _copied(owner, await change.read(key))
+        after = taken_over(record, topics, given_up)
+        if after != record:
+            change.put(key, after)
 
     def owners(
         self, coordinator: Coordinator, topics: Sequence[TopicRecord]
     ) -> dict[BrokerId, list[TopicId]]:
-        """Return the topics of each lost owner. Raises `Conflict`: a topic's owner is not lost."""
+        """Return the topics of each lost owner, also those that heirs rebuild. Raises `Conflict`: an owner is not lost."""
         found: dict[BrokerId, list[TopicId]] = {}
         for topic in topics:
             place = coordinator.place(topic.topic_id)
+            if place is not None and place.move is not None and is_inherited(place):
+                found.setdefault(BrokerId(int(place.move.source)), []).append(topic.topic_id)
+                continue
             if place is None or place.stage not in (Stage.SERVING, Stage.MOVING):
                 raise Conflict(
                     f"{topic.name} is on its way to an owner: wait until it is there", topic=topic.name
@@ -122,10 +153,14 @@ class TakeOvers:
         return found
 
     async def chain_to_now(self, broker_id: BrokerId) -> ChainRange:
-        """Return the chain of a lost broker's journal up to its present end. Raises `Conflict`: it has no chain."""
+        """Return the chain of a lost broker's journal up to its present end.
+
+        Raises `Conflict`: it has no chain. `CorruptObject`, `StoreUnavailable`.
+        """
         record = _copied(broker_id, await self._store.get(keys.journal_key(broker_id)))
         until = record.until
         if not record.is_fenced:
+            await check_end(self._chains, self._cluster, record.journal, record.from_piece)
             until = (await chain_end(self._chains, self._cluster, record.journal, record.from_piece)).number
         return ChainRange(
             journal=record.journal, from_piece=record.from_piece, until=until, is_whole=record.is_whole
@@ -146,6 +181,7 @@ class TakeOvers:
         if found.record.is_fenced:
             return found
         record = found.record
+        await check_end(self._chains, self._cluster, record.journal, record.from_piece)
         until = await fence(self._chains, self._cluster, record.journal, record.from_piece, record.term)
         self.fences += 1
         heirs = set(coordinator.spread(topics, to_heirs=True).values())
@@ -163,7 +199,7 @@ class TakeOvers:
 
         Does nothing while heirs are at work. Raises as `fence`.
         """
-        if any(_is_taken_from(place, broker_id) for place in coordinator.moving_places()):
+        if any(is_taken_from(place, broker_id) for place in coordinator.moving_places()):
             return  # reading all assignments from the store costs a second with 10 000 topics
         under_way, left = await self._places(broker_id)
         after = settled(
@@ -180,7 +216,7 @@ class TakeOvers:
         for item in items:
             await slices()
             places.append(Assignment.of(item.key, item.value))
-        under_way = [each.topic_id for each in places if _is_taken_from(each, broker_id)]
+        under_way = [each.topic_id for each in places if is_taken_from(each, broker_id)]
         left = {each.topic_id: each.topic.is_audit for each in places if each.broker_id == broker_id}
         return under_way, left
 
@@ -202,10 +238,15 @@ class TakeOvers:
         return FoundJournal(record=after, revision=outcome.revision)
 
 
-def _is_taken_from(place: Assignment, broker_id: BrokerId) -> bool:
+def is_taken_from(place: Assignment, broker_id: BrokerId) -> bool:
     """Return whether an heir takes the topic over from the chain of this broker now."""
     move = place.move
     return move is not None and move.chain is not None and move.source == str(broker_id)
+
+
+def is_inherited(place: Assignment | None) -> bool:
+    """Return whether an heir rebuilds the topic from a chain, which may be damaged."""
+    return place is not None and place.move is not None and place.move.chain is not None
 
 
 def _copied(broker_id: BrokerId, item: KeyValue | None) -> JournalRecord:

@@ -89,7 +89,7 @@ class ClusterViewing:
             store_refused=hold.reason.message if refused and hold.reason is not None else None,
             balance=self._told.balance,
             taken_over={
-                str(broker): TakenOverView(topics=each.topics, why=each.why)
+                str(broker): TakenOverView(topics=each.topics, why=each.why, damaged=each.damaged)
                 for broker, each in coordinator.taken_over.items()
             },
             copy=self._copy(),

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from pydanube_broker.chain import ChainStatistics
 from pydanube_broker.cluster.ids import BrokerId, broker_number
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.moves.moves import Moves
+from pydanube_broker.moves.take_over import is_inherited
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.relay.membership import Seals, heard_at
@@ -148,10 +149,11 @@ class BrokersPart:
         removals, number = self._broker.moves.removals(), broker_number(broker_id, field="broker_id")
         return await removals.forecast(self._broker.ownership.coordinator, number)
 
-    async def remove_broker(self, broker_id: str) -> None:
+    async def remove_broker(self, broker_id: str, *, without_copy: bool = False) -> None:
         removals, number = self._broker.moves.removals(), broker_number(broker_id, field="broker_id")
-        await removals.check_removable(self._broker.ownership.coordinator, number)
-        await removals.remove(number)
+        coordinator = self._broker.ownership.coordinator
+        await removals.check_removable(coordinator, number)
+        await removals.remove(coordinator, number, without_copy=without_copy)
         if self._broker.telemetry is not None:
             self._broker.telemetry.note_removed(broker_id)
 
@@ -194,8 +196,8 @@ class BrokersPart:
     async def take_over_facts(self, topic: str) -> Sequence[TakeOverFacts]:
         return await self._broker.moves.forecast_take_over(self._of_lost_owners(topic))
 
-    async def take_over(self, topic: str) -> None:
-        await self._broker.moves.take_over(self._of_lost_owners(topic))
+    async def take_over(self, topic: str, *, without_copy: Collection[str] = ()) -> None:
+        await self._broker.moves.take_over(self._of_lost_owners(topic), without_copy)
 
     def _of_lost_owners(self, topic: str) -> list[TopicRecord]:
         """Return the topic, or its partitions whose owner is not registered. All of them if every owner is."""
@@ -205,7 +207,7 @@ class BrokersPart:
             each
             for each in records
             if (place := coordinator.place(each.topic_id)) is not None
-            and place.broker_id not in coordinator.members
+            and (place.broker_id not in coordinator.members or is_inherited(place))
         ]
         return lost or records
 

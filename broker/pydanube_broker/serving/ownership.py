@@ -16,6 +16,7 @@ from pydanube_core.errors import ClusterError, NoOwner, NotOwner, SubscriptionNo
 from pydanube_core.facts import BrokerAddress, FailedMoveFacts, MoveFacts
 from pydanube_core.links import MIRROR, link_of, writer_elsewhere
 from pydanube_core.names import TopicName
+from pydanube_core.refusals import damaged_copy
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
@@ -248,7 +249,9 @@ class Ownership:
                 why=place.failed.why,
             )
             for topic_id in list(self.coordinator.failed)
-            if (place := self.coordinator.place(topic_id)) is not None and place.failed is not None
+            if (place := self.coordinator.place(topic_id)) is not None
+            and place.failed is not None
+            and place.stage is not Stage.ASSIGNED
         ]
 
     def elsewhere(self, record: TopicRecord) -> ClusterError:
@@ -256,8 +259,11 @@ class Ownership:
         place = self.coordinator.place(record.topic_id)
         owner = self.owner(record.topic_id)
         if place is None or owner is None or self._is_last_here(record.topic_id):
+            why = "try again in a moment"
+            if place is not None and place.stage is Stage.ASSIGNED and place.failed is not None:
+                why = damaged_copy(place.failed.why, place.move.source if place.move else "")
             return NoOwner(
-                f"topic {record.name} is not served by any broker yet: try again in a moment",
+                f"topic {record.name} is not served by any broker yet: {why}",
                 topic=record.name,
                 retry_after_ms=_RETRY_MS,
             )

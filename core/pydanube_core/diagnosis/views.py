@@ -345,10 +345,14 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOverView:
-    """Topics of a lost broker that wait for an heir. `why`: the reason for the leader's delay, None without delay."""
+    """Topics of a lost broker that wait for an heir. `why`: the reason for the delay, None without delay.
+
+    `damaged`: a topic that waits because the copy of the broker's journal is damaged, None without one.
+    """
 
     topics: int
     why: str | None
+    damaged: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

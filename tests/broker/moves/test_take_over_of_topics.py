@@ -85,12 +85,15 @@ async def until_state(cluster: SeveralBrokers, owner: str, state: JournalState) 
             await anyio.sleep(0.05)
 
 
-async def copied(cluster: SeveralBrokers, folder: Path, owner: int) -> None:
-    """Make the chain of a broker's journal from its files, as a broker that copies its journal has it in the store."""
+async def copied(cluster: SeveralBrokers, folder: Path, owner: int, *, each: int = 50) -> None:
+    """Make the chain of a broker's journal from its files, as a broker that copies its journal has it in the store.
+
+    `each`: records in a piece.
+    """
     store = next(iter(cluster.brokers.values())).admin_state.store
     record, broker = await record_of(cluster, owner), next(iter(cluster.brokers.values()))
     chain, place = ChainObjects(LocalStore(folder / "objects")), Place()
-    for item in groups_of(folder / "copied", each=50):
+    for item in groups_of(folder / "copied", each=each):
         items: list[Item] = [item]
         header, data = encode_piece(place, items, journal=record.journal, term=record.term, random=bytes(16))
         assert await chain.create(piece_key(broker.tier.cluster, record.journal, place.number), data)

@@ -88,6 +88,13 @@ def findings(**facts: Any) -> list[Any]:
     return list(check_view(replace(BROKER, cluster=replace(WELL, **facts)), DiagnosisOptions()))
 
 
+def test_take_over_that_a_damaged_copy_holds_up_names_the_plan_that_shows_the_loss() -> None:
+    held_up = TakenOverView(topics=3, why="piece 7 is missing", damaged="/default/t")
+    (found,) = findings(taken_over={"1": TakenOverView(topics=1, why="no heir"), "2": held_up})
+    assert found.next[0].operation == "topics.take_over"
+    assert found.next[0].arguments == {"topic": "/default/t", "plan_only": True}
+
+
 @pytest.mark.parametrize("rule", sorted(HOLDS))
 def test_rule_holds_on_what_it_is_for_and_names_the_next_call(rule: str) -> None:
     found = findings(**HOLDS[rule])

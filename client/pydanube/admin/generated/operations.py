@@ -2304,11 +2304,11 @@ class TopicsOperations(KeywordsNamed):
         self, topic: str, *, plan_token: str | None = None, why: str | None = None
     ) -> TakenOverTopic:
         """Serve a lost broker's topic elsewhere, from its copied journal."""
-        return await self._caller.call("topics.take_over", locals(), TakenOverTopic)
+        return await self._caller.call("topics.take_over", locals(), TakenOverTopic, long_running=True)
 
     async def plan_take_over(self, topic: str, *, why: str | None = None) -> Plan[TakenOverTopic]:
         """Plan `take_over`. Nothing changes until the plan is applied."""
-        return await planned(self._caller, "topics.take_over", locals(), TakenOverTopic)
+        return await planned(self._caller, "topics.take_over", locals(), TakenOverTopic, long_running=True)
 
     async def truncate(
         self, topic: str, *, before: str, plan_token: str | None = None, why: str | None = None

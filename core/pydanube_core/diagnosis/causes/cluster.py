@@ -351,7 +351,9 @@ def taking_over(view: BrokerView, cluster: ClusterView) -> Outcome:
     holds="the leader cannot take over topics of a lost broker that are to be taken over",
     evidence={"brokers": "lost broker → why", "topics": "of all of them"},
     unobservable=("whether the lost broker comes back",),
-    helps="mend the cause in `why`: the leader tries again every second. Or start the lost broker on its data directory",
+    helps="mend the cause in `why`: the leader tries again every second. Or start the lost broker on its data directory. If the "
+    "copy of its journal is damaged, restore the object from a backup, or give the copy up: `topics.take_over` of a topic, or "
+    "`brokers.remove`, whose plans show the loss",
     many="brokers cannot take topics over",
     of_cluster=True,
 )
@@ -362,6 +364,7 @@ def take_over_impossible(view: BrokerView, cluster: ClusterView) -> Outcome:
         return "nothing holds up a take-over, as far as this broker leads"
     first = min(held_up)
     topics = sum(each.topics for each in held_up.values())
+    damaged = next((each.damaged for _, each in sorted(held_up.items()) if each.damaged), None)
     return Finding(
         summary=f"{counted(topics, 'topic')} of {_brokers(held_up)} lost, cannot be taken over: "
         f"{held_up[first].why}",
@@ -369,7 +372,12 @@ def take_over_impossible(view: BrokerView, cluster: ClusterView) -> Outcome:
             "brokers": {broker: held_up[broker].why for broker in sorted(held_up)[:SHOWN]},
             "topics": topics,
         },
-        next=(_BROKERS,),
+        next=(_BROKERS,)
+        if damaged is None
+        else (
+            NextCall("topics.take_over", {"topic": damaged, "plan_only": True}, "its plan shows the loss"),
+            _BROKERS,
+        ),
     )
 
 
