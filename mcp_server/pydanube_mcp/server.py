@@ -81,7 +81,7 @@ from pydanube_mcp.resources import (
     template_list,
 )
 from pydanube_mcp.skills import Skills
-from pydanube_mcp.stdio import CountedAnswers, StdinLines, Underway
+from pydanube_mcp.stdio import CountedAnswers, StdinLines, Underway, reader_gone
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over, program_of
 from pydanube_mcp.tools import find_tool, offered_tools, on_a_cluster, tool_list
 
@@ -201,7 +201,7 @@ class DanubeServer(MCPServer[Any]):
         await self.clusters.aclose()
 
     async def run_stdio_async(self) -> None:
-        """Serve on stdin and stdout until stdin ends. A cancellation does not wait for the next line."""
+        """Serve on stdin and stdout until either is closed. A cancellation does not wait for the next line."""
         async with BlockingPortal() as portal:
 
             async def refuse(answer: JSONRPCError) -> None:
@@ -209,11 +209,15 @@ class DanubeServer(MCPServer[Any]):
 
             lines = StdinLines(sys.stdin.fileno(), portal, refuse, self._underway)
             try:
-                async with stdio_server(stdin=cast("anyio.AsyncFile[str]", lines)) as (incoming, outgoing):
-                    lines.start()
-                    server = self._lowlevel_server
-                    answers = CountedAnswers(outgoing, self._underway)
-                    await server.run(incoming, answers, server.create_initialization_options())
+                with reader_gone():
+                    async with stdio_server(stdin=cast("anyio.AsyncFile[str]", lines)) as (
+                        incoming,
+                        outgoing,
+                    ):
+                        lines.start()
+                        server = self._lowlevel_server
+                        answers = CountedAnswers(outgoing, self._underway)
+                        await server.run(incoming, answers, server.create_initialization_options())
             finally:
                 with anyio.CancelScope(shield=True):
                     await portal.stop(cancel_remaining=True)

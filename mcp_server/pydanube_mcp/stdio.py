@@ -40,6 +40,20 @@ MOST_HELD: Final = 16
 MAX_HELD_CHARS: Final = 8 * 1024 * 1024  # of all their lines, except that one line of any length is held
 
 
+@contextmanager
+def reader_gone() -> Iterator[None]:
+    """Context that ends without an error if the client closed its end of stdout: an assistant that goes away."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        broken, _ = group.split(BrokenPipeError)
+        _, rest = group.split((BrokenPipeError, anyio.BrokenResourceError, anyio.ClosedResourceError))
+        if broken is None:
+            raise
+        if rest is not None:
+            raise rest from None
+
+
 class Underway:
     """Counts requests from their start until their answer is written. Single user: the loop."""
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -146,7 +147,33 @@ def test_over_stdio_requests_are_read_only_as_fast_as_their_answers_are() -> Non
             pass
         writing.join()
         server.stdin.close()
+        server.stdout.read()  # answers of requests that "last" overtook: the server ends once they are written
         assert server.wait(60) == 0
+
+
+@pytest.mark.parametrize("program", ["run_stdio", "danube mcp"])
+def test_a_client_that_closes_stdout_is_an_ordinary_end(program: str) -> None:
+    run = {
+        "run_stdio": ["-c", "from pydanube_mcp import run_stdio; run_stdio('http://127.0.0.1:1')"],
+        "danube mcp": ["-m", "pydanube_cli.main", "mcp", "--admin", "http://127.0.0.1:1"],
+    }
+    with subprocess.Popen(
+        [sys.executable, *run[program]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        server.stdin.write(json.dumps(BEGIN).encode() + b"\n")
+        server.stdin.flush()
+        assert "result" in json.loads(server.stdout.readline())
+        server.stdout.close()
+        listing = json.dumps(PING | {"method": "tools/list"}).encode()
+        with suppress(BrokenPipeError):
+            server.stdin.write(b"".join(listing + b"\n" for _ in range(20)))
+            server.stdin.flush()
+        assert (server.stderr.read(), server.wait(60)) == (b"", 0)  # stdin stays open
+        with suppress(BrokenPipeError):
+            server.stdin.close()
 
 
 async def test_over_http_an_id_that_is_none_is_no_notification() -> None:
