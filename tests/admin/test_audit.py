@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,6 +161,49 @@ async def test_without_an_audit_nothing_changes(
     _, records = await port.read_audit(start=0, max_messages=100)
     operations = [json.loads(record)["operation"] for _, record in records]
     assert operations.count("topics.list") == 1  # the read of before was recorded when it could be
+
+
+async def test_once_the_core_is_closed_no_record_is_retried(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appends = 0
+
+    async def fails(payloads: Sequence[bytes], *, at: int) -> None:
+        nonlocal appends
+        appends += 1
+        raise JournalReadOnly("the journal is read-only")
+
+    monkeypatch.setattr("pydanube_admin.engine.audit.audit_log.RETRY_S", 0.0)
+    monkeypatch.setattr(cluster.broker.port, "append_audit", fails)
+    await cluster("topics.list")  # its record waits
+    await cluster.core.aclose()
+    before = appends
+    for operation in ("topics.list", "topics.describe"):
+        refused = await cluster.refused(operation, **({} if operation == "topics.list" else {"topic": "x"}))
+        assert (refused.code, refused.retryable) == ("DRAINING", True)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert appends == before
+
+
+async def test_a_call_whose_record_hangs_ends_with_the_core(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = asyncio.Event()
+
+    async def hang(payloads: Sequence[bytes], *, at: int) -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    with anyio.fail_after(60), monkeypatch.context() as patch:
+        patch.setattr(cluster.broker.port, "append_audit", hang)
+        change = asyncio.create_task(cluster.refused("topics.create", topic="orders"))
+        await hangs.wait()
+        closing = asyncio.create_task(cluster.core.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()  # the broker waits no longer
+        refused = await change
+    assert (refused.code, refused.retryable) == ("DRAINING", True)
 
 
 async def test_an_altered_record_is_found(cluster: Administered, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def without_mac(record: dict[str, Any], head: Head) -> bytes:
 
 async def smuggle(cluster: Administered, made: Callable[[Head], bytes]) -> int:
     """Write a record that goes on with the chain, as somebody could who writes the broker's files."""
-    await cluster.core.aclose()  # what waits is written
+    await cluster.core.audit.settled()  # what waits is written
     port = cluster.broker.port
     end, last = await port.open_audit()
     head = head_of(last or b"")
@@ -150,7 +150,7 @@ async def test_a_restored_backup_has_a_new_key_and_the_old_one_verifies_again_wh
     first.replace(key)
     async with administered(data) as cluster:
         await cluster("topics.create", topic="logs")
-        await cluster.core.aclose()
+        await cluster.core.audit.settled()
         end, _ = await cluster.broker.port.open_audit()
         verified, chain_only, forged = await counts(cluster)
         assert (verified, chain_only, forged) == (end - chain_only, chain_only, 0)
@@ -273,7 +273,7 @@ async def test_terms_that_somebody_writes_into_the_store_cover_no_record_of_his(
 async def test_terms_that_were_taken_away_are_missed_in_later_lives_too(data: Path) -> None:
     async with administered(data) as cluster:
         await cluster("topics.create", topic="orders")
-        await cluster.core.aclose()
+        await cluster.core.audit.settled()
         await cluster.broker.port.write_state({KEYS_KEY: None})
     for topic in ("clicks", "logs"):
         async with administered(data) as cluster:
@@ -288,7 +288,7 @@ RECOVERY = AuditRecovery(recovery="r1", by="ada@h", time_ms=1_796_000_000_000)
 
 async def lose_terms(cluster: Administered, *, stored: bytes | None = None) -> None:
     """An older etcd, and the note of `cluster recover` in the data directory."""
-    await cluster.core.aclose()
+    await cluster.core.audit.settled()
     await cluster.broker.port.write_state({KEYS_KEY: stored})
     write_note(cluster.broker.data_dir.path, RECOVERY)
 
@@ -357,7 +357,7 @@ async def test_terms_that_a_writer_of_etcd_removed_are_not_rebuilt_for_a_note_th
     async with administered(data) as cluster:
         await cluster("topics.create", topic="clicks")
         assert (await cluster("audit.verify"))["intact"]
-        await cluster.core.aclose()
+        await cluster.core.audit.settled()
         await cluster.broker.port.write_state({**kept, KEYS_KEY: None})
     assert not (data / NOTE_FILE).exists()
     async with administered(data) as cluster:
@@ -486,7 +486,7 @@ async def test_a_change_of_keys_is_said(data: Path, caplog: pytest.LogCaptureFix
     async with administered(data) as cluster:
         await cluster("topics.create", topic="orders")
         before = (await cluster.broker.port.audit_key()).key_id
-        await cluster.core.aclose()
+        await cluster.core.audit.settled()
         await cluster.broker.port.write_state({KEYS_KEY: KeyTerms(((0, before), (9, "x"))).to_json(STRANGER)})
     async with administered(data) as cluster:
         await cluster("topics.create", topic="clicks")
@@ -504,7 +504,7 @@ async def test_a_head_in_the_store_that_is_none_is_said_and_the_audit_goes_on(
 ) -> None:
     async with administered(data) as cluster:
         await cluster("topics.create", topic="orders")
-        await cluster.core.aclose()
+        await cluster.core.audit.settled()
         await cluster.broker.port.write_state({HEAD_KEY: head})
         found = await cluster("audit.verify")
         assert (found["intact"], found["forged"]) == (False, 0)

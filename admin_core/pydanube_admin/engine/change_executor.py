@@ -19,6 +19,7 @@ from pydanube_core.errors import (
     AuditUnavailable,
     ClusterError,
     Conflict,
+    Draining,
     Internal,
     PlanMismatch,
     PlanRequired,
@@ -161,7 +162,7 @@ class ChangeExecutor:
         Raises:
             PlanRequired: it destroys. The plan is in `details`.
             PlanNotFound, PlanMismatch, PlanUsed, PlanExpired, PlanStale: by `call.plan_token`.
-            AuditUnavailable: nothing was changed.
+            AuditUnavailable, Draining: nothing was changed.
         """
         entry = Entry.of(context, call.operation.name, call.arguments)
         if call.plan_only:
@@ -205,7 +206,7 @@ class ChangeExecutor:
             if not entry.is_recorded:
                 try:
                     await self._audit.write(*entry.refused(error))
-                except AuditUnavailable:
+                except (AuditUnavailable, Draining):
                     _log.warning("audit.refusal_not_recorded")
             raise
 
@@ -394,7 +395,7 @@ class ChangeExecutor:
         record = entry.ended_at(self._now_ms()).outcome(decision=decision, error=error)
         try:
             await self._audit.write(record)
-        except AuditUnavailable:
+        except (AuditUnavailable, Draining):
             self._audit.note(record)
 
     # -- refusals --------------------------------------------------------------------------------------------

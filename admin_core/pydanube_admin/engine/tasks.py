@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict, LimitReached
+from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict, Draining, LimitReached
 from pydanube_core.facts import StateItem
 from pydanube_core.names import TopicName
 
@@ -208,7 +208,7 @@ class Tasks:
         outcome = self._outcome(record, entry.ended_at(ended_ms), failed)
         try:
             await audit.write(outcome)
-        except AuditUnavailable:
+        except (AuditUnavailable, Draining):
             audit.note(outcome)
         await self.end(record, failed, result, ended_ms)
 

@@ -4,7 +4,8 @@ Several cores may write: a group is appended only to the end that it links to.
 
 A write returns when its record is on stable storage. Reads do not wait: their records are written with the
 next group, which begins as soon as the one before is stored. Records that cannot be written stay in the queue
-and are retried. When the queue is full, reads are refused too, so that no call is ever without a record.
+and are retried. When the queue is full, reads are refused too, so that no call is ever without a record. At the
+end of the broker nothing is retried: waiting calls end with `Draining`.
 
 Changes are never left out. A program that reads the lag each second would fill the audit with those reads
 alone, and a loop of bad calls would grow it without limit. Therefore one of equal reads is recorded per
@@ -24,7 +25,7 @@ from typing import Any, Final
 from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
+from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict, Draining
 from pydanube_core.recent import RecentDict
 
 from pydanube_admin.engine.audit.audit_chain import FIRST, KEYS_KEY, Head, KeyTerms, head_of, linked
@@ -108,6 +109,8 @@ class AuditLog:
         self._head: Head | None = None  # None: to be read from the topic first
         self.error: ClusterError | None = None  # why the last group could not be written
         self._source: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # source of gathered records
+        self._tried = asyncio.Event()  # to write a group, with or without success
+        self._closed = False
 
     @property
     def head(self) -> Head | None:
@@ -124,19 +127,26 @@ class AuditLog:
             self.note(*self._source())
 
     def check_room(self) -> None:
-        """Raise `AuditUnavailable` if no more records are accepted."""
+        """Raise `AuditUnavailable` if no more records are accepted, or `Draining` once it is closed."""
+        if self._closed:
+            raise _draining()
         if len(self._waiting) >= MAX_WAITING:
             raise self._unavailable(self.error)
 
     def note(self, *records: Mapping[str, Any]) -> None:
-        """Write records soon, without waiting for them."""
+        """Write records soon, without waiting for them. Once it is closed, drop them.
+
+        Of a change that was made, the next start finds the beginning and records the end.
+        """
+        if self._closed:
+            return
         self._waiting.extend((record, None) for record in records)
         self._start()
 
     async def write(self, *records: Mapping[str, Any]) -> None:
         """Write records after all that were noted before. They are on stable storage on return.
 
-        Raises `AuditUnavailable`: it is not confirmed that they are.
+        Raises `AuditUnavailable` or `Draining`: it is not confirmed that they are.
         """
         self.check_room()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -149,15 +159,27 @@ class AuditLog:
         """Wait until no record is waiting, or none can be written."""
         self.collect()
         while self._task is not None and self.error is None:
-            await asyncio.wait([self._task])
+            if self._tried.is_set():  # others may wait for it
+                self._tried = asyncio.Event()
+            await self._tried.wait()
 
     async def aclose(self) -> None:
-        """Write the waiting records, as far as possible."""
-        await self.settled()
-        await self.index.aclose()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        """Write the waiting records, as far as possible. A call whose record is not written ends with `Draining`."""
+        try:
+            await self.settled()
+            await self.index.aclose()
+        finally:  # also if the time for it is over
+            self._closed = True
+            self._give_up()
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait([self._task])
+
+    def _give_up(self) -> None:
+        for _, done in self._waiting:
+            if done is not None and not done.done():
+                done.set_exception(_draining())
+        self._waiting.clear()
 
     def _start(self) -> None:
         if self._task is None:
@@ -166,9 +188,12 @@ class AuditLog:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        self._tried.set()
         if not task.cancelled() and task.exception() is not None:
             _log.error("audit_failed", exc_info=task.exception())
-        if self._waiting and not task.cancelled():
+        if self._closed:
+            self._give_up()
+        elif self._waiting and not task.cancelled():
             self._start()
 
     async def _run(self) -> None:
@@ -177,10 +202,14 @@ class AuditLog:
             group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
             try:
                 await self._append([record for record, _ in group])
+            except asyncio.CancelledError:
+                self._waiting.extendleft(reversed(group))
+                raise
             except Exception as error:
                 # Whether the group was stored is unknown: the chain's end is read again before the next one.
                 self._head = None
                 self.error = error if isinstance(error, ClusterError) else AuditUnavailable(str(error))
+                self._tried.set()
                 if not isinstance(error, ClusterError):
                     _log.exception("audit_failed")
                 unavailable = self._unavailable(self.error)
@@ -263,3 +292,7 @@ class AuditLog:
             f"the call cannot be recorded in the audit, so nothing was changed{why}",
             reason=None if error is None else error.code,
         )
+
+
+def _draining() -> Draining:
+    return Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)

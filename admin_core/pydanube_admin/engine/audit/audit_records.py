@@ -182,8 +182,9 @@ def data_records(
 
 
 def note_read(audit: AuditLog, entry: Entry) -> None:
-    """Record a read soon, if one of its kind is due."""
+    """Record a read soon, if one of its kind is due. Raises as `AuditLog.check_room`: a read is not without a record."""
     if audit.reads.takes(entry.principal, entry.face, entry.operation, entry.time_ms):
+        audit.check_room()
         audit.note(entry.outcome(decision="allowed"))
 
 
@@ -224,7 +225,7 @@ async def run_recorded(context: Context, call: Call) -> Result:
 
     The broker that was called records a read. Brokers that answer a part of it record nothing.
 
-    Raises `AuditUnavailable`: nothing was done.
+    Raises `AuditUnavailable` or `Draining`: nothing was done.
     """
     entry = Entry.of(context, call.operation.name, call.arguments)
     if call.operation.effect is not Effect.READ:
