@@ -52,12 +52,17 @@ def is_sdk_agent(agent: object) -> bool:
 
 
 class WireError(Exception):
-    """The bytes are not valid gRPC. The call ends with this status."""
+    """The bytes are not valid gRPC. The call ends with this status.
 
-    def __init__(self, status: GrpcStatus, why: str) -> None:
+    Args:
+        limit: in bytes, for a message that is larger.
+    """
+
+    def __init__(self, status: GrpcStatus, why: str, limit: int | None = None) -> None:
         super().__init__(why)
         self.status = status
         self.why = why
+        self.limit = limit
 
 
 # -- messages ----------------------------------------------------------------------------------------------------
@@ -129,7 +134,9 @@ class Unpacker:
 
 def too_large(size: int, limit: int) -> WireError:
     return WireError(
-        GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes or more. At most {limit} bytes are taken"
+        GrpcStatus.RESOURCE_EXHAUSTED,
+        f"a message of {size} bytes or more. At most {limit} bytes are taken",
+        limit,
     )
 
 

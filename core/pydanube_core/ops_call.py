@@ -14,7 +14,10 @@ from pydanube_core.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    MessageTooLarge,
     NotImplementedYet,
+    PermissionDenied,
+    Unauthenticated,
     Unavailable,
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
@@ -26,7 +29,10 @@ CARRIED_CALL: Final = (
 )
 
 UNCERTAIN: Final = "A change may have been made or not: look before you repeat it"
-SENT: Final = "sent"  # detail of an error: the request was on its way when the connection was lost
+# Details of an error of the connection
+SENT: Final = "sent"  # how the call ended after the request was on its way
+HTTP_STATUS: Final = "http_status"  # of an answer that is not gRPC, such as a proxy's
+LIMIT_BYTES: Final = "limit_bytes"  # of an answer that is larger
 
 
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
@@ -118,12 +124,10 @@ def call_failed(
             return no_answer(url=url, operation=operation, timeout_s=timeout_s, reads=reads)
         case Unavailable() if "tls" in error.details:
             return error
-        case Unavailable() if SENT in error.details and not reads:
-            return Unavailable(
-                f"the connection to {url} was lost before it answered {operation}. {UNCERTAIN}",
-                url=url,
-                **unknown_outcome(operation),
-            )
+        case Unavailable() if SENT in error.details:
+            return _cut_off(error, url=url, operation=operation, reads=reads)
+        case Unauthenticated() | PermissionDenied():  # a proxy's
+            return type(error)(f"{operation} at {url} failed: {error.message}", url=url)
         case Unavailable():
             return Unavailable(
                 f"no broker answers at {url}; start one with `danube up`, or name another with --admin "
@@ -148,6 +152,33 @@ def call_failed(
             )
         case _:
             return Internal(f"{operation} at {url} failed: {error.message}", url=url)
+
+
+def _cut_off(error: Unavailable, *, url: str, operation: str, reads: bool) -> ClusterError:
+    """Return the error for a call that was sent and got no answer, or none that can be read."""
+    status, limit = error.details.get(HTTP_STATUS), error.details.get(LIMIT_BYTES)
+    facts: dict[str, Any] = {"url": url}
+    if limit is not None:
+        what = f"the answer of {url} to {operation} is larger than {limit} bytes and was not read"
+        facts[LIMIT_BYTES] = limit
+    elif status is not None:
+        what = (
+            f"{url} answered {operation} with HTTP status {status}, as a proxy does that gets no answer from the broker "
+            "behind it"
+        )
+        facts[HTTP_STATUS] = status
+    else:
+        what = f"the connection to {url} was lost before it answered {operation} ({error.details[SENT]})"
+    if not reads:
+        return Unavailable(f"{what}. {UNCERTAIN}", **facts, **unknown_outcome(operation))
+    if limit is not None:
+        remedy = "Narrow the call by its filters, or read in pages with a smaller limit"
+        return MessageTooLarge(f"{what}. {remedy}", **facts)
+    passes = status is None or status in (408, 425, 429) or status >= 500
+    remedy = "Repeat it" if passes else "Is this the address of a broker, and what does the proxy allow?"
+    return Unavailable(
+        f"{what}. {remedy}", retry_after_ms=1000 if passes else None, retryable=passes, **facts
+    )
 
 
 def no_answer(*, url: str, operation: str, timeout_s: float, reads: bool = False) -> DeadlineExceeded:

@@ -11,14 +11,18 @@ import anyio
 import anyio.to_thread
 import pytest
 from pydanube.principal import default_principal
+from pydanube.wire.http2_call import MESSAGE_BYTES
 from pydanube_admin.core import AdminCore
 from pydanube_admin.remote import OpsClient, call_sync
 from pydanube_core.errors import (
     ClusterError,
     DeadlineExceeded,
     InvalidArgument,
+    MessageTooLarge,
     NotImplementedYet,
+    PermissionDenied,
     TopicNotFound,
+    Unauthenticated,
     Unavailable,
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
@@ -148,22 +152,53 @@ async def test_a_connection_that_is_lost_within_a_change_leaves_its_outcome_unkn
     assert ("outcome" in read.value.details, read.value.retryable) == (False, True)
 
 
-@pytest.mark.parametrize("status", ["502", "503", "504", "200"])
+@pytest.mark.parametrize("status", ["502", "503", "504", "500", "301", "200"])
 async def test_a_change_that_a_proxy_did_not_answer_is_not_to_be_repeated(
     status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proxy had passed it on and gave up. A status of 200 is followed by bytes that are no answer."""
     with anyio.fail_after(60):
         async with slow_broker(monkeypatch) as (broker, _), OpsClient(broker.url) as ops:
-            broker.status, broker.body = status, b"\2" * 9
+            broker.status, broker.body = status, b"\2" + bytes(8)
             with pytest.raises(Unavailable) as change:
                 await ops.call("topics.truncate", {"topic": "x", "all": True})
             with pytest.raises(Unavailable) as read:
                 await ops.call("topics.list")
     assert broker.calls == 2
     assert (change.value.details["outcome"], change.value.retryable) == ("unknown", False)
-    assert "danube up" not in change.value.message
-    assert ("outcome" in read.value.details, read.value.retryable) == (False, True)
+    assert ("outcome" in read.value.details, read.value.retryable) == (False, status != "301")
+    for error in (change.value, read.value):
+        assert broker.url in error.message
+        assert "danube up" not in error.message
+        assert error.details.get("http_status") == (None if status == "200" else int(status))
+        assert (f"HTTP status {status}" in error.message) == (status != "200")
+
+
+@pytest.mark.parametrize(("status", "expected"), [("401", Unauthenticated), ("403", PermissionDenied)])
+async def test_a_call_that_a_proxy_refused_is_refused(
+    status: str, expected: type[ClusterError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with anyio.fail_after(60):
+        async with slow_broker(monkeypatch) as (broker, _), OpsClient(broker.url) as ops:
+            broker.status = status
+            with pytest.raises(expected) as refused:
+                await ops.call("topics.list")
+    assert (refused.value.details, refused.value.retryable) == ({"url": broker.url}, False)
+
+
+async def test_an_answer_above_the_limit_is_named_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    with anyio.fail_after(60):
+        async with slow_broker(monkeypatch) as (broker, _), OpsClient(broker.url) as ops:
+            broker.body = b"\0" + (MESSAGE_BYTES + 1).to_bytes(4, "big")
+            with pytest.raises(MessageTooLarge) as read:
+                await ops.call("topics.list")
+            with pytest.raises(Unavailable) as change:
+                await ops.call("topics.create", {"topic": "x"})
+    assert (read.value.retryable, read.value.details["limit_bytes"]) == (False, MESSAGE_BYTES)
+    assert f"larger than {MESSAGE_BYTES} bytes" in read.value.message
+    assert "read in pages" in read.value.message
+    assert f"larger than {MESSAGE_BYTES} bytes" in change.value.message
+    assert (change.value.details["outcome"], change.value.retryable) == ("unknown", False)
 
 
 def without_times(result: Any) -> Any:

@@ -17,6 +17,7 @@ from pydanube_core.grpc_wire import (
     percent_decode,
 )
 from pydanube_core.http2.codes import ErrorCode
+from pydanube_core.ops_call import HTTP_STATUS
 
 from pydanube.wire.statuses import error_of, not_reached
 from pydanube.wire.transport import copy_of
@@ -198,7 +199,7 @@ class Call:
             messages = reader.feed(data, start, end)
         except WireError as error:
             self._link.http.reset(self._stream, ErrorCode.CANCEL)
-            self._end(error_of(error.status.name, error.why, (), url=self._link.url))
+            self._end(not_reached(self._link.url, error.why, sent=True, limit_bytes=error.limit))
             return
         if self._take is not None:
             self._hand_over(messages, self._take)
@@ -258,7 +259,10 @@ class Call:
         self._link.http.reset(self._stream, ErrorCode.CANCEL)
         status = head.status or b""
         name = _STATUS_OF_HTTP.get(status, "UNKNOWN")
-        self._end(error_of(name, f"HTTP status {status.decode() or 'of none'}", (), url=self._link.url))
+        failure = error_of(name, f"HTTP status {status.decode() or 'of none'}", (), url=self._link.url)
+        if status.isdigit():
+            failure.details[HTTP_STATUS] = int(status)
+        self._end(failure)
 
     def _end(self, failure: ClusterError | None) -> None:
         if not self._over:

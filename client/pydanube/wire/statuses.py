@@ -20,13 +20,19 @@ from pydanube_core.errors import (
     Unavailable,
     error_for,
 )
-from pydanube_core.ops_call import SENT
+from pydanube_core.ops_call import LIMIT_BYTES, SENT
 
 ERROR_METADATA: Final = "danube-error-bin"
 
 
 def not_reached(
-    url: str, why: str, *, tls: bool = False, retryable: bool = True, sent: bool = False
+    url: str,
+    why: str,
+    *,
+    tls: bool = False,
+    retryable: bool = True,
+    sent: bool = False,
+    limit_bytes: int | None = None,
 ) -> Unavailable:
     """Return the error for a broker that cannot be reached.
 
@@ -34,12 +40,15 @@ def not_reached(
         tls: the handshake failed, and `why` has the remedy.
         retryable: False for a certificate that is not trusted, which does not change while a program retries.
         sent: the broker may have received the request, and carried it out.
+        limit_bytes: of an answer, if it is larger.
     """
     if tls:
         return Unavailable(
             f"no TLS with the broker at {url}: {why}", broker=url, tls=why, retryable=retryable
         )
-    more: dict[str, Any] = {SENT: True} if sent else {}
+    more: dict[str, Any] = {SENT: why} if sent else {}
+    if limit_bytes is not None:
+        more[LIMIT_BYTES] = limit_bytes
     return Unavailable(
         f"the broker at {url} cannot be reached ({why}). Is `danube up` running?", broker=url, **more
     )
