@@ -18,7 +18,7 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
-from pydanube_core.errors import ClusterError, Fenced, Retryable, StoreOwned
+from pydanube_core.errors import ClusterError, CorruptObject, Fenced, Retryable, StoreOwned
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_broker.chain.folder import ChainFile, restore_lost
@@ -128,6 +128,7 @@ class JournalChain:
         """Fence the earlier start of a journal that has a chain, and restore records that its disk has lost.
 
         A chain that others have fenced is read up to its end. It is continued under the term that they leave (`begin_term`).
+        A damaged chain is like a store that is away: the disk has everything, and the chain is tried again.
 
         Args:
             is_disk_whole: the disk has everything that earlier starts wrote: the machine has not been started since.
@@ -135,6 +136,7 @@ class JournalChain:
         Raises:
             StoreUnavailable, StoreUnsuitable: topics are stored there, and the store replaces objects, or is away while the
                 disk may lack records.
+            CorruptObject: topics are stored there, the chain is damaged, and the disk may lack records.
             StoreOwned: this is a copy of the folder, and `take_over` is not set.
         """
         if self.file is None or not (copy or self.file.needed):
@@ -147,7 +149,7 @@ class JournalChain:
         file = self.file
         try:
             await self._open(file)
-        except Retryable as error:
+        except (Retryable, CorruptObject) as error:
             if file.needed and not is_disk_whole:
                 raise
             self.is_late, self.late_since_ms = file.needed, now_ms()

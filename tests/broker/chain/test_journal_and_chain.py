@@ -22,7 +22,14 @@ from pydanube_broker.tier import journal_chain
 from pydanube_broker.tier.cold_reads import ColdRange
 from pydanube_broker.topics.log_state import LogState, decode_head, replay_record
 from pydanube_broker.topics.topic import now_ms
-from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavailable, Unavailable
+from pydanube_core.errors import (
+    ClusterError,
+    CorruptObject,
+    Fenced,
+    StoreOwned,
+    StoreUnavailable,
+    Unavailable,
+)
 from pydanube_core.names import TopicName
 from pydanube_storage.objects import LocalStore
 
@@ -362,6 +369,33 @@ async def test_start_without_the_store_serves_other_topics_and_goes_on_when_it_i
         assert await read(broker, 6) == [b"0", b"1", b"2", b"3", b"4", b"5"]
         async with connect(broker.broker_url) as client, client.consumer("t", "s") as consumer:
             assert [(await anext(consumer)).payload for _ in range(4)] == [b"2", b"3", b"4", b"5"]
+
+
+async def test_start_with_a_damaged_chain_serves_what_the_disk_has_and_goes_on_when_it_is_restored(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "MAINTENANCE_S", 0.1)
+    store = tmp_path / "store"
+    async with opened(tier__url=str(store)) as broker:
+        await filled(broker, monkeypatch, tmp_path / "data")
+    piece = sorted(store.glob("*/journals/*/*"))[-1]
+    whole = piece.read_bytes()
+    piece.write_bytes(whole[:40])
+    async with opened(tier__url=str(store)) as broker:
+        topic = broker.registry.find(NAME)
+        assert topic is not None
+        assert (topic.commit, topic.awaits_store) == (2, True), "nothing that only the journal may have"
+        assert "Restore the object from a backup" in str(broker.chain.error)
+        async with connect(broker.broker_url) as client, client.producer("other") as producer:
+            assert (await producer.send(b"x")).durability == "fsynced"
+        piece.write_bytes(whole)
+        assert await publish(broker, [b"5"]) == "stored"
+        assert (topic.commit, topic.awaits_store) == (6, False)
+    piece.write_bytes(whole[:40])
+    monkeypatch.setattr(data_dir, "boot_id", lambda: "another")
+    with pytest.raises(CorruptObject):  # the disk may lack records, which only the chain has
+        async with opened(tier__url=str(store)):
+            pass
 
 
 async def test_start_without_the_store_is_refused_when_the_disk_may_lack_records(
