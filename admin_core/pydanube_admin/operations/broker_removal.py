@@ -87,7 +87,12 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
             facts.is_damaged,
             sorted(each.topic for each in facts.topics),
         ],
-        pinned={"without_copy": facts.is_damaged},
+        # The call that applies the plan need not replay the chain again
+        pinned={
+            "count": len(facts.topics),
+            "lost": lost_messages(facts.topics),
+            "without_copy": facts.is_damaged,
+        },
     )
 
 
@@ -103,11 +108,10 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
 )
 async def remove_broker(context: Context, request: BrokerChangeRequest) -> RemovedBroker:
     """Remove a broker: it cannot register again, and the leader gives its topics to others."""
-    facts = await context.port.removal(request.broker_id)
-    without_copy = bool((context.pinned or {}).get("without_copy"))
-    await context.port.remove_broker(request.broker_id, without_copy=without_copy)
+    assert context.pinned is not None, "it is planned"
+    await context.port.remove_broker(request.broker_id, without_copy=context.pinned["without_copy"])
     return RemovedBroker(
-        broker_id=facts.broker_id,
-        topics=len(facts.topics),
-        known_lost_messages=lost_messages(facts.topics),
+        broker_id=request.broker_id,
+        topics=context.pinned["count"],
+        known_lost_messages=context.pinned["lost"],
     )

@@ -112,7 +112,8 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
             "and keeps its other topics"
         ),
         basis=[sorted((each.topic, each.broker_id, each.copied_to) for each in facts), without_copy],
-        pinned={"without_copy": without_copy},
+        # The call that applies the plan need not replay the chain again
+        pinned={"count": len(facts), "missing": _all_missing(facts), "without_copy": without_copy},
     )
 
 
@@ -128,7 +129,8 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
 )
 async def take_over_topic(context: Context, request: TopicRequest) -> TakenOverTopic:
     """Have other brokers serve a topic whose broker is lost. The leader begins within a second."""
-    facts = list(await context.port.take_over_facts(request.topic))
-    without_copy = (context.pinned or {}).get("without_copy") or ()
-    await context.port.take_over(request.topic, without_copy=without_copy)
-    return TakenOverTopic(topic=request.topic, topics=len(facts), may_be_missing=_all_missing(facts))
+    assert context.pinned is not None, "it is planned"
+    await context.port.take_over(request.topic, without_copy=context.pinned["without_copy"])
+    return TakenOverTopic(
+        topic=request.topic, topics=context.pinned["count"], may_be_missing=context.pinned["missing"]
+    )

@@ -200,14 +200,17 @@ class BrokersPart:
         await self._broker.moves.take_over(self._of_lost_owners(topic), without_copy)
 
     def _of_lost_owners(self, topic: str) -> list[TopicRecord]:
-        """Return the topic, or its partitions whose owner is not registered. All of them if every owner is."""
+        """Return the topic, or its partitions whose owner is not registered, or that heirs cannot rebuild. Else all of them."""
         records, _ = self._to_move(topic, None)
         coordinator = self._broker.ownership.coordinator
         lost = [
             each
             for each in records
             if (place := coordinator.place(each.topic_id)) is not None
-            and (place.broker_id not in coordinator.members or is_inherited(place))
+            and (
+                place.broker_id not in coordinator.members
+                or (is_inherited(place) and place.failed is not None)
+            )
         ]
         return lost or records
 
