@@ -77,7 +77,7 @@ def _all_missing(facts: list[TakeOverFacts]) -> dict[str, int | None]:
 async def forecast_take_over(context: Context, request: TopicRequest) -> Forecast:
     facts = list(await context.port.take_over_facts(request.topic))
     reported = min((each.reported_at_ms for each in facts if each.reported_at_ms is not None), default=None)
-    since = "never" if reported is None else f"at {format_time(reported)}"
+    report = "never reported" if reported is None else f"reported at {format_time(reported)}"
     without_copy = sorted(each.topic for each in facts if each.copy_error is not None)
     damage = next((each.copy_error for each in facts if each.copy_error is not None), None)
     unread = (
@@ -106,7 +106,7 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
             if all(each.is_whole for each in facts)
             else _MIRROR
             if all(each.is_mirror for each in facts)
-            else f"The lost broker reported {since} how far its topics went. Messages that it acknowledged behind the end of the copy "
+            else f"The lost broker {report} how far its topics went. Messages that it acknowledged behind the end of the copy "
             "are missing, and perhaps not all are counted. If it still runs without etcd it goes on acknowledging until it "
             "reaches etcd: end it first. When it comes back, it writes messages that only it has to lost+found/ in the store, "
             "and keeps its other topics"
