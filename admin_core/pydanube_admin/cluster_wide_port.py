@@ -82,7 +82,8 @@ def growing_pauses() -> Iterator[float]:
 
 def _not_all(topic: str) -> NoOwner:
     return NoOwner(
-        f"not all of {topic} is served now: some of it is on its way to a broker, try again in a moment",
+        f"not all of {topic} is served now: some of it is on its way to a broker. Try again in a moment. If it stays so, "
+        "`danube diagnose cluster` shows the reason, such as a damaged copy of a lost broker's journal",
         topic=topic,
         retry_after_ms=1000,
     )
