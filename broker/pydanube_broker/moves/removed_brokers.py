@@ -189,9 +189,9 @@ class RemovedBrokers:
         return None, None
 
     def _waiting_for(self, coordinator: Coordinator, broker_id: BrokerId) -> str | None:
-        """Return a topic of a lost broker, None if no topic waits for it."""
-        waiting = (str(each.topic) for each in coordinator.owned_by(broker_id) if self._is_to_go(each))
-        return next(waiting, None)
+        """Return a topic of a lost broker, if possible not its audit, or None if no topic waits for it."""
+        waiting = [each.topic for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
+        return str(min(waiting, key=lambda topic: topic.is_audit)) if waiting else None
 
     async def _ask(self, coordinator: Coordinator, broker_id: BrokerId, journal: FoundJournal | None) -> bool:
         """Have topics of a lost broker taken over without a plan. Return whether there are any.

@@ -63,6 +63,7 @@ def all_deleted(pieces: list[Path]) -> None:
 async def damaged(cluster: SeveralBrokers, tmp_path: Path, damage: Callable[[list[Path]], None]) -> str:
     """Have a broker with two topics be lost, its chain damaged. Return its id."""
     owner = cluster.brokers[3]
+    await owner.registry.audit_topic()
     for name in NAMES:
         await filled(name, owner)
     await owner.journal.until_durable()
