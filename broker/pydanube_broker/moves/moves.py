@@ -536,8 +536,8 @@ class Moves:
 
     async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
         """Return the result that `take_over` would have, without a change. Raises as it does."""
-        owners = self.taking.take_overs.owners(self._registry.ownership.coordinator, self._stored(records))
-        found = []
+        stored, found = self._stored(records), list[TakeOverFacts]()  # a lone broker is refused here
+        owners = self.taking.take_overs.owners(self._registry.ownership.coordinator, stored)
         for owner, topics in owners.items():
             found += await self.taking.forecast_take_over(owner, topics)
         return found
