@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import json
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -412,6 +411,8 @@ def _store(settings: Settings, timeout_s: float) -> Iterator[Finding]:
     url = settings.tier.url
     if url is None or "://" not in url or url.startswith("file://"):
         return
+    import secrets
+
     from pydanube_broker.tier.options import check_asked_for, store_options
     from pydanube_storage.objects import open_store
     from pydanube_storage.objects.retrying import Retry

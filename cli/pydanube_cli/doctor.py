@@ -6,7 +6,6 @@ import gc
 import io
 import json
 import os
-import platform
 import re
 import sys
 import time
@@ -68,6 +67,9 @@ def doctor(
 
     named = None if common.admin_url == DEFAULT_ADMIN_URL else common.admin_url
     gc.disable()  # the checks load many modules, and the collector would go through them again and again
+    os.environ.setdefault(
+        "PYDANTIC_DISABLE_PLUGINS", "__all__"
+    )  # it would look for them in every distribution
     try:
         findings = list(examine(load, admin_url=named, timeout_s=common.timeout_s))
     finally:
@@ -107,6 +109,9 @@ def _pack(
     bundle: Path, findings: Sequence[Finding], load: Callable[[], Settings], log: Path | None, common: Common
 ) -> None:
     """Write the bundle: text files that can be read before it is sent."""
+    import platform  # slow to load, as tarfile is
+    import tarfile
+
     files: dict[str, bytes] = {
         "findings.json": _json([finding.to_dict() for finding in findings]),
         "machine.json": _json(
@@ -134,8 +139,6 @@ def _pack(
             raise InvalidArgument(
                 f"--log: cannot read {log}: {error.strerror}", field="log", value=str(log)
             ) from None
-    import tarfile  # it is slow to load
-
     with tarfile.open(bundle, "w:gz") as archive:
         for name, content in files.items():
             content = without_passwords(content.decode("utf-8", "replace")).encode()

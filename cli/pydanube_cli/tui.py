@@ -88,8 +88,8 @@ def tui(*, common: Common, options: TuiOptions) -> int:
     other = [name for name in ("stdin", "stdout", "stderr") if not getattr(sys, name).isatty()]
     if other and "TEXTUAL_DRIVER" not in os.environ:
         raise InvalidArgument(
-            f"danube tui needs a terminal and draws on stderr; {other[0]} is none. Leave it to the terminal: --snapshot VIEW "
-            "draws one screen without, --serve shows it in a browser",
+            f"danube tui needs a terminal for stdin, stdout and stderr, and {other[0]} is not one. Do not redirect it. Without "
+            "a terminal, --snapshot VIEW prints one screen, and --serve shows the console in a browser",
             field=other[0],
             value="no terminal",
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydanube_core.errors import InvalidArgument
 from pydanube_tui.actions import ACTIONS, by_key, keyed, read_keys
-from pydanube_tui.bars import help_lines
+from pydanube_tui.bars import footer, help_lines
 from pydanube_tui.cluster import Cluster
 from pydanube_tui.console import Console
 from pydanube_tui.views import VIEWS, place
@@ -84,3 +84,10 @@ def test_words_find_views_by_name_alias_and_argument() -> None:
         place(["subscription", "orders"])
     with pytest.raises(InvalidArgument, match="takes nothing, not 'x'"):
         place(["overview", "x"])
+
+
+def test_the_line_of_keys_is_as_wide_as_the_screen_with_a_blank_after_the_counts() -> None:
+    actions = [action for action in ACTIONS.values() if action.keys]
+    for cells in range(40, 200):
+        shown = "".join(text for text, _ in footer(actions, "12 of 345", cells))
+        assert (len(shown), shown[-11:]) == (cells, " 12 of 345 ")

@@ -44,14 +44,14 @@ def freshness(standing: Connection, now_ms: int, refresh_s: float, *, paused: bo
 def footer(actions: Iterable[Action], counts: str, cells: int) -> Line:
     """Return the most wanted keys, as many as there is room for, and the counts at the right."""
     spans: list[tuple[str, Tone]] = []
-    room = cells - width(counts) - 2
+    room = cells - width(counts) - 3  # three blanks: around the counts, and before them
     for action in actions:
         key, title = clean(action.keys[0]), f" {action.title}  "
         if width(key) + width(title) > room:
             break
         spans += [(f" {key}", Tone.ACCENT), (title[:-1], Tone.DIM)]
         room -= width(key) + width(title)
-    return (*spans, (" " * max(1, room), Tone.PLAIN), (f" {counts} ", Tone.PLAIN))
+    return (*spans, (" " * max(1, room + 1), Tone.PLAIN), (f" {counts} ", Tone.PLAIN))
 
 
 _FILTERS: Final = "orders   !orders   /^ord.*9/   ~odrs   lag:>1k   status:stuck   age:>5m   $.json.path:x"
