@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from pydanube_broker.tier.owned_store import OwnedStore
 
 _LOOKED_AT_SEGMENTS: Final = 3  # the newest of the journal
-# The check ends after so many syncs or, but for at least 20 of them, so long. A good disk needs 20 ms for all, and
+# The check ends after so many syncs or, but for at least 20 of them, so long. A good disk needs 10 ms for all, and
 # their p50 is judged. A longer check would say no more of a slow disk.
-_SYNCS: Final = 100
+_SYNCS: Final = 50
 _SYNC_S: Final = 0.1
 _PORTS: Final = ("grpc", "admin", "metrics", "http")
 _SIGNS_OF_A_CONTAINER: Final = ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io")
