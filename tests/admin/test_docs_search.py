@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
-from pathlib import Path
 
 import pytest
 from pydanube_admin.wording.page_index import MOST_CHARS, PageIndex, sections_of
@@ -68,12 +66,3 @@ def test_headings_in_code_are_none() -> None:
     assert [(each.title, each.anchor) for each in sections_of("p", text)] == [
         ("P", ""), ("P › Two x", "two-x"), ("P › Two x", "two-x-1"),
     ]  # fmt: skip
-
-
-def test_the_wheel_ships_the_pages() -> None:
-    built = tomllib.loads(Path(ROOT, "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
-        "wheel"
-    ]
-    assert built["force-include"] == {
-        f"docs/{page}.md": f"pydanube_admin/pages/{page}.md" for page in SHIPPED
-    }

@@ -117,3 +117,12 @@ def test_doctor_says_what_is_missing_for_which_part(wheel: Path, tmp_path: Path)
     missing = {found["summary"].split()[2] for found in findings if found["check"] == "extras"}
     assert {"broker", "mcp", "spark"} <= missing, done.stderr
     assert [found["level"] for found in findings if found["check"] == "metadata"] == ["skipped"]
+
+
+def test_the_wheel_has_the_pages_of_docs_search(wheel: Path) -> None:
+    program = (
+        "from pydanube_admin.wording.pages import SHIPPED, page_text\n"
+        "print([page for page in SHIPPED if '# ' not in page_text(page)])"
+    )
+    done = python_without_extras(wheel, program)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
 SHIPPED: Final = (
     "quickstart", "faq", "concepts", "delivery", "python", "administration", "ai-administration", "ai-clients", "console", "javascript",
@@ -16,8 +17,9 @@ SHIPPED: Final = (
 
 @cache
 def page_text(page: str) -> str:
-    """Return the Markdown of one of `SHIPPED`. The wheel has copies, a clone its own `docs/`."""
-    shipped = files("pydanube_admin") / "pages" / f"{page}.md"
+    """Return the Markdown of one of `SHIPPED`. The wheel has an archive of them, a clone its own `docs/`."""
+    shipped = files("pydanube_admin") / "pages.zip"
     if shipped.is_file():
-        return shipped.read_text(encoding="utf-8")
+        with shipped.open("rb") as archive, ZipFile(archive) as pages:
+            return pages.read(f"{page}.md").decode()
     return (Path(__file__).resolve().parents[3] / "docs" / f"{page}.md").read_text(encoding="utf-8")
