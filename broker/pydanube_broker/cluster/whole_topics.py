@@ -35,6 +35,7 @@ from pydanube_broker.cluster.records import (
 )
 from pydanube_broker.cluster.registry_records import RegistryRecords
 from pydanube_broker.records import Change
+from pydanube_broker.to_the_end import to_the_end
 
 #: adds to a change the guards of a deletion of so many logs that is right only while their owners keep them closed
 AddGuards = Callable[[Change, int], Awaitable[None]]
@@ -145,18 +146,22 @@ class WholeTopics:
             waiting.append(wanted)
             await wanted.settled.wait()
         else:
-            waiting = self._adding[base] = [wanted]
-            with anyio.CancelScope(shield=True):
-                try:
-                    while waiting:
-                        batch = waiting[:]
-                        waiting.clear()
-                        await self._add_batch(base, batch)
-                finally:
-                    del self._adding[base]
+            self._adding[base] = [wanted]
+            await self._add_waiting(base)
         if wanted.error is not None:
             raise wanted.error
         return self._index.topic(topic)
+
+    @to_the_end
+    async def _add_waiting(self, base: TopicName) -> None:
+        waiting = self._adding[base]
+        try:
+            while waiting:
+                batch = waiting[:]
+                waiting.clear()
+                await self._add_batch(base, batch)
+        finally:
+            del self._adding[base]
 
     async def _add_batch(self, base: TopicName, batch: Sequence[_Wanted]) -> None:
         try:

@@ -26,6 +26,7 @@ from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.serving.administration import Administration
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
+from pydanube_broker.to_the_end import to_the_end
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
@@ -312,8 +313,12 @@ async def add_partitions(registry: Registry, name: TopicName, partitions: int) -
     async with registry.quotas.making(
         "topics", namespace, max(0, partitions - present), lambda: catalog.index.count_topics(namespace)
     ):
-        # Shielded: topics in the catalog must be owned and served, even if the caller stopped waiting.
-        with anyio.CancelScope(shield=True):
-            added = await catalog.make_partitions(name, partitions)
-            await registry.ownership.acquire(added)
-            await catalog.show_partitions(name, partitions)
+        await _make_partitions(registry, name, partitions)
+
+
+@to_the_end
+async def _make_partitions(registry: Registry, name: TopicName, partitions: int) -> None:
+    """Topics in the catalog must be owned and served."""
+    added = await registry.catalog.make_partitions(name, partitions)
+    await registry.ownership.acquire(added)
+    await registry.catalog.show_partitions(name, partitions)

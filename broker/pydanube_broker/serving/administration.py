@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import anyio
 from pydanube_core.errors import DispatchMismatch, InvalidArgument, LimitReached
 from pydanube_core.facts import (
     CursorDifference,
@@ -42,6 +41,7 @@ from pydanube_broker.serving.unused_holds import check_never_written
 from pydanube_broker.subscription.cursor import decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.ranges import subtract, total
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy, policy_options, stored_policy
+from pydanube_broker.to_the_end import to_the_end
 from pydanube_broker.topics.limits import (
     DURABILITY_KEY,
     check_namespace_policies,
@@ -333,6 +333,7 @@ class Administration(ABC):
         with self._registry.unused.deleting_subscription(TopicName.parse(topic), subscription):
             await self._delete_subscription(pumps, subscription, grace)
 
+    @to_the_end
     async def _delete_subscription(
         self, pumps: Sequence[tuple[Topic, AnyPump]], subscription: str, grace: Grace | None
     ) -> None:
@@ -341,16 +342,15 @@ class Administration(ABC):
             await _durable([pump for _, pump in pumps])
         for part, pump in pumps:
             topic_id = part.options.topic_id
-            with anyio.CancelScope(shield=True):
-                try:
-                    if grace is None:
-                        await catalog.subscriptions.delete(topic_id, subscription)
-                    else:
-                        pump.store_snapshot()
-                        await catalog.tombstones.delete_subscription(topic_id, subscription, grace)
-                finally:  # a subscription that left the catalog is not served, however the call ended
-                    if catalog.index.find_subscription(topic_id, subscription) is None:
-                        self._registry.ownership.subscription_deleted(part, pump)
+            try:
+                if grace is None:
+                    await catalog.subscriptions.delete(topic_id, subscription)
+                else:
+                    pump.store_snapshot()
+                    await catalog.tombstones.delete_subscription(topic_id, subscription, grace)
+            finally:  # a subscription that left the catalog is not served, however the call ended
+                if catalog.index.find_subscription(topic_id, subscription) is None:
+                    self._registry.ownership.subscription_deleted(part, pump)
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         """Return the fields in effect, or those kept for a subscription that does not exist yet."""

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-import anyio
 from pydanube_core.errors import (
     AlreadyExists,
     ClusterError,
@@ -55,6 +54,7 @@ from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.tenants.processor import charge_caller
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.tier.storing import Storing
+from pydanube_broker.to_the_end import to_the_end
 from pydanube_broker.topics.agreement import (
     LossAccepted,
     check_epoch,
@@ -396,6 +396,7 @@ class Registry:
         name = TopicName.parse(AUDIT_TOPIC + suffix)
         return self.find(name) or (await self._make(name, TopicSettings(), here=True))[0]
 
+    @to_the_end
     async def _make(
         self,
         name: TopicName,
@@ -407,17 +408,15 @@ class Registry:
     ) -> Sequence[Topic]:
         if topic_key(name) in self.catalog.quarantine.found:
             raise self.catalog.quarantine.error(topic_key(name))
-        # Shielded: once the catalog has the topic, this broker must own it and have it in its index, even if the
-        # caller stopped waiting.
-        with anyio.CancelScope(shield=True):
-            try:
-                records = await self.catalog.create_topic(name, partitions=partitions, settings=settings)
-            except AlreadyExists:
-                # Two producers may create the same topic concurrently. Both continue with it.
-                records = [] if must_be_new else await self.catalog.existing_topic(name)
-                if not records:
-                    raise
-            await self.ownership.acquire(records, here=here)
+        # To the end: once the catalog has the topic, this broker must own it and have it in its index.
+        try:
+            records = await self.catalog.create_topic(name, partitions=partitions, settings=settings)
+        except AlreadyExists:
+            # Two producers may create the same topic concurrently. Both continue with it.
+            records = [] if must_be_new else await self.catalog.existing_topic(name)
+            if not records:
+                raise
+        await self.ownership.acquire(records, here=here)
         found = [self._topics[record.topic] for record in records if record.topic in self._topics]
         missing = [record for record in records if record.topic not in self._topics]
         if any(
@@ -427,6 +426,7 @@ class Registry:
             raise deleted_meanwhile(f"topic {name}", topic=str(name))
         return found
 
+    @to_the_end
     async def delete(
         self, name: TopicName, *, grace: Grace | None = None, held: Sequence[UnusedFacts] = ()
     ) -> None:
@@ -448,23 +448,22 @@ class Registry:
         if grace is not None:
             for part in self.parts(name)[1]:
                 keep_cursors(part)
-        # Shielded: a topic that was deleted from the catalog must not be served, even if the caller stopped waiting.
-        with anyio.CancelScope(shield=True):
-            try:
-                records += await self.catalog.delete_topic(name, grace=grace, held=held)
-            finally:
-                self.follow_deletions(records)
+        # To the end: a topic that was deleted from the catalog must not be served.
+        try:
+            records += await self.catalog.delete_topic(name, grace=grace, held=held)
+        finally:
+            self.follow_deletions(records)
 
+    @to_the_end
     async def drop_partitions(self, name: TopicName, partitions: int, *, held: Sequence[UnusedFacts]) -> None:
         """Delete the partitions of a topic from an index on. Raises as `delete`."""
         records = [
             part for part in self.catalog.index.partitions(name) if (part.partition or 0) >= partitions
         ]
-        with anyio.CancelScope(shield=True):
-            try:
-                await self.catalog.drop_partitions(name, partitions, held=held)
-            finally:
-                self.follow_deletions(records)
+        try:
+            await self.catalog.drop_partitions(name, partitions, held=held)
+        finally:
+            self.follow_deletions(records)
 
     def follow_deletions(self, records: Sequence[TopicRecord]) -> None:
         """Release topics that the catalog no longer has, and keep deleted ones from accepting messages."""
@@ -520,6 +519,7 @@ class Registry:
                 await topic.settled()
             await self.ownership.acquire(missing)
 
+    @to_the_end
     async def restore(self, call_id: str) -> Sequence[TopicRecord]:
         """Restore a deleted topic with its messages, and its subscriptions with their cursors.
 
@@ -528,11 +528,10 @@ class Registry:
 
         Raises `TopicNotFound`, `NameReused`, `NamespaceNotFound`.
         """
-        with anyio.CancelScope(shield=True):
-            try:
-                records = await self.catalog.restore_topics(call_id)
-            finally:  # serve the restored topics, even if others could not be restored
-                await self.open_all()
+        try:
+            records = await self.catalog.restore_topics(call_id)
+        finally:  # serve the restored topics, even if others could not be restored
+            await self.open_all()
         return records
 
     async def subscribe(
@@ -558,18 +557,7 @@ class Registry:
                 "subscriptions", namespace, 1, lambda: self.catalog.index.count_subscriptions(namespace)
             ):
                 await topic.prepare(start)
-                record, created = await self.catalog.subscriptions.ensure(
-                    topic.options.topic_id, name, type=wanted.value, start_offset=topic.resolve(start)
-                )
-            pump = topic.subscriptions.get(name)
-            if pump is None:
-                if topic.closed is not None:
-                    raise topic.closed
-                now = self.catalog.index.find_subscription(record.topic_id, name)
-                if now is None or now.subscription_id != record.subscription_id:
-                    what = f"subscription {name} of {topic.name}"
-                    raise deleted_meanwhile(what, topic=topic.name, subscription=name)
-                pump = self.ownership.adopt_subscription(topic, record)
+                pump, created = await self._ensure(topic, name, wanted, topic.resolve(start))
             if created:
                 return pump
         if start_given:
@@ -594,6 +582,25 @@ class Registry:
                 actual=pump.type.value,
             )
         return pump
+
+    @to_the_end
+    async def _ensure(
+        self, topic: Topic, name: str, wanted: SubscriptionType, start_offset: int
+    ) -> tuple[AnyPump, bool]:
+        """Return the subscription of that name, and whether it was created now."""
+        record, created = await self.catalog.subscriptions.ensure(
+            topic.options.topic_id, name, type=wanted.value, start_offset=start_offset
+        )
+        pump: AnyPump | None = topic.subscriptions.get(name)
+        if pump is None:
+            if topic.closed is not None:
+                raise topic.closed
+            now = self.catalog.index.find_subscription(record.topic_id, name)
+            if now is None or now.subscription_id != record.subscription_id:
+                what = f"subscription {name} of {topic.name}"
+                raise deleted_meanwhile(what, topic=topic.name, subscription=name)
+            pump = self.ownership.adopt_subscription(topic, record)
+        return pump, created
 
 
 def _choice(kind: Any, text: str, field: str) -> Any:

@@ -43,6 +43,7 @@ from pydanube_broker.settings.advertised import check_advertised
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.health import Health
 from pydanube_broker.tenants.quotas import Share
+from pydanube_broker.to_the_end import to_the_end
 from pydanube_broker.topics.topic import Topic, now_ms
 
 _ASKING: Final = 8  # concurrent reads of unknown names
@@ -167,8 +168,7 @@ class Placement:
             and topic_key(each.topic) not in registry.catalog.quarantine.found
         ]
         if ours:
-            with anyio.CancelScope(shield=True):
-                await ownership.acquire(ours)
+            await to_the_end(ownership.acquire)(ours)
         patience_s = PATIENCE_S if patience_s is None else patience_s
         between = [each for each in records if ownership.is_between(each.topic_id)]
         if between and patience_s > 0:

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-import anyio
 from pydanube_core.errors import ClusterError, Conflict, ConsumerBusy, TopicNotFound
 from pydanube_core.facts import UnusedFacts
 from pydanube_core.names import TopicName
@@ -27,6 +26,7 @@ from pydanube_core.units import counted
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.serving.ownership import Ownership
+from pydanube_broker.to_the_end import to_the_end
 from pydanube_broker.topics.topic import Topic
 
 HOLD_S: Final = 10.0  # longer than a deletion takes
@@ -132,6 +132,7 @@ class UnusedHolds:
         finally:
             hold.open()  # where it was not deleted
 
+    @to_the_end
     async def release(self, name: TopicName, subscription: str | None = None) -> None:
         """Open a topic or subscription, after making sure that its deletion can no longer succeed. Idempotent.
 
@@ -139,12 +140,11 @@ class UnusedHolds:
         """
         if (hold := self._held.get((name, subscription))) is None:
             return
-        with anyio.CancelScope(shield=True):
-            if subscription is None:
-                with suppress(TopicNotFound):  # deleted: its owners follow that
-                    await self._catalog.touch(name)
-            if self._held.pop((name, subscription), None) is not None:
-                hold.open()
+        if subscription is None:
+            with suppress(TopicNotFound):  # deleted: its owners follow that
+                await self._catalog.touch(name)
+        if self._held.pop((name, subscription), None) is not None:
+            hold.open()
 
     async def let_go(self, part: TopicName) -> None:
         """Release the hold on a topic that is about to leave this broker."""
