@@ -18,6 +18,7 @@ from pydanube_admin.engine.context import system_now_ms as now_ms
 from pydanube_admin.engine.stored_records import CALL, new_id
 from pydanube_admin.operations import what_changed
 from pydanube_admin.operations.what_changed import ChangedItem, unlike, with_findings
+from pydanube_admin.peers import note_unseen
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
 from pydanube_core.errors import MetadataUnavailable
@@ -183,6 +184,24 @@ async def test_a_change_of_this_very_moment_is_listed(
     await cluster("topics.create", topic="orders")
     made = [each["operation"] for each in (await cluster("changes.list", since="1h"))["items"]]
     assert made.count("topics.create") == 1
+
+
+async def test_changes_of_a_broker_that_does_not_answer_are_said_to_be_missing(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call to a hung broker has an unknown outcome, and sends its caller here: an empty list is not a no."""
+    whole = cluster.broker.port.open_audit
+
+    async def noted() -> Any:
+        note_unseen("7", "it is not registered")
+        return await whole()
+
+    await cluster("topics.create", topic="orders")
+    past = (await cluster("changes.list"))["unknown"]
+    monkeypatch.setattr(cluster.broker.port, "open_audit", noted)
+    found = await cluster("changes.list")
+    assert found["unknown"] == [*past, "changes that broker 7 recorded: it is not registered"]
+    assert (await cluster("changes.list", broker_id=cluster.broker_id))["unknown"] == past
 
 
 async def test_a_time_that_ends_before_it_begins_is_refused(cluster: Administered) -> None:

@@ -36,6 +36,7 @@ from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.stored_records import time_of
 from pydanube_admin.operations.audit import AuditRecord, QueryAuditRequest, query_audit
 from pydanube_admin.operations.past_events import past_events, with_past
+from pydanube_admin.peers import unseen_whys
 
 MOST_ITEMS: Final = 20  # without a limit
 #: of their JSON, which with the rest of the answer is less than 1 500 tokens for a model
@@ -122,7 +123,7 @@ class WhatChanged(Result):
     items: list[ChangedItem]
     more: bool  # older ones of that time are left out: `until` of the last item shows them
     as_of: str
-    unknown: list[str]  # what nothing keeps, so that it may be missing
+    unknown: list[str]  # what may be missing: nothing keeps it, or its broker does not answer
 
 
 @operation(
@@ -148,7 +149,11 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
         check_period(since_ms, until_ms, given=request.until, field="until", begin="since")
     records, more = await _records(context, request, until_ms)
     kept: dict[str, tuple[ChangeRecord, int] | None] = {}
-    unknown: list[str] = []
+    unknown = [
+        f"changes that broker {broker_id} recorded: {why}"
+        for broker_id, why in sorted(unseen_whys().items())
+        if request.broker_id in (None, broker_id)
+    ]
     try:
         for each in records:
             kept[each.call_id] = await context.executor.changes.get(each.call_id)
