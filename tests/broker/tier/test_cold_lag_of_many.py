@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydanube_broker.tier import cold_lag
-from pydanube_broker.tier.cold_lag import ColdLag, ColdPart
+from pydanube_broker.tier.cold_lag import KEPT_S, ColdLag, ColdPart
 from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import MetadataUnavailable
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.catalog.catalog import Committed
 
+from tests.core.batches import steady
 from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -144,3 +149,44 @@ async def test_a_cursor_that_moves_is_looked_up_ahead_and_its_age_is_known_at_ea
         await near.follow(topic, 7, 1)
         assert near.known_time_ms(1, 1) == young.since_ms + 10_000
         assert near.known_time_ms(1, 11) is None
+
+
+async def test_a_figure_is_kept_for_thirty_seconds_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    async with MemoryStore() as store:
+        catalog, topic = Counting(store, wall_ms=lambda: 0), a_topic(1, 100)
+        await catalog.claim(1, epoch=EPOCH, folder="f", start_offset=0)
+        await add_object(catalog, 1, 0, size=500)
+        lag = ColdLag(catalog, SimpleNamespace(), lambda _topic, _entry: {}, {})  # type: ignore[arg-type]
+        await lag.part(topic, 0)
+        before = catalog.looked_up
+        for later_s, looked_up in ((KEPT_S, 0), (0.1, 1), (KEPT_S, 1), (0.1, 2)):
+            now_s += later_s
+            await lag.part(topic, 0)
+            assert catalog.looked_up - before == looked_up
+
+
+@steady
+@given(
+    moves=st.lists(st.integers(0, 320), min_size=1, max_size=25),
+    young=st.booleans(),
+)
+def test_the_age_of_any_offset_is_right_or_unknown_however_cursors_move(
+    moves: list[int], young: bool
+) -> None:
+    async def main() -> None:
+        async with MemoryStore() as store:
+            catalog = ObjectCatalog(store, wall_ms=lambda: 0)
+            topic = a_topic(1, 300)
+            await catalog.claim(1, epoch=EPOCH, folder="f", start_offset=0)
+            for start in (0, 100, 200):
+                await add_object(catalog, 1, start, size=500)
+            child = Objects(now_ms() - (3_000_000 if young else 30 * 24 * 3_600_000))
+            lag = ColdLag(catalog, child, lambda _topic, entry: {"entry": entry}, {})  # type: ignore[arg-type]
+            for offset in moves:
+                await lag.follow(topic, 7, offset)
+            for offset in range(300):
+                assert lag.known_time_ms(1, offset) in (None, child.since_ms + 10_000 * offset)
+
+    anyio.run(main)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 from pydanube_broker.tier.child import TierChild
-from pydanube_broker.tier.owned_store import OwnedStore
+from pydanube_broker.tier.owned_store import CHECK_S, OwnedStore
 from pydanube_broker.tier.ownership import Known, StoreOwnership, mark_of, place_of, read_known, write_known
-from pydanube_core.errors import StoreOwned
+from pydanube_core.errors import StoreOwned, StoreUnavailable
 from pydanube_storage.objects import LocalStore, OwnerMark, StoreOptions, make_mark, newest_mark
 
 from tests.support.memory_store import MemoryStore
@@ -29,6 +29,7 @@ class Place:
         self.objects.mkdir()
         (self.data / "format.json").write_text("{}")
         self.adopted: list[OwnerMark | None] = []
+        self.now_s = 0.0
 
     def hold(self, *, take_over: int | None = None) -> OwnedStore:
         return OwnedStore(
@@ -39,7 +40,7 @@ class Place:
             broker_id="7",
             shared=False,
             take_over=take_over,
-            monotonic=lambda: 0.0,
+            monotonic=lambda: self.now_s,
         )
 
     async def take(self, hold: OwnedStore) -> StoreOwnership | None:
@@ -145,3 +146,43 @@ async def test_a_store_that_was_emptied_is_not_written_to(place: Place) -> None:
     hold = place.hold()
     assert await hold.take(CLUSTER, objects_listed=True, adopt=place._adopt) is StoreOwnership.EMPTY
     assert (hold.held, hold.code, place.mark()) == (False, "TIER_STORE_EMPTY", None)
+
+
+async def test_a_store_that_another_start_takes_is_lost_at_the_next_look_and_logged_once(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = place.hold()
+    await place.take(hold)
+    ours = place.mark()
+    for _ in range(3):
+        place.now_s += CHECK_S
+        await hold.ask_again()
+        assert hold.held
+    assert place.mark() == ours, "looking takes nothing"
+    other = place.leave(2, "other")
+    await hold.ask_again()
+    assert hold.held, "looked at too early"
+    for _ in range(3):
+        place.now_s += CHECK_S
+        await hold.ask_again()
+        assert (hold.held, hold.code) == (False, "TIER_STORE_OWNED")
+        with pytest.raises(StoreOwned):
+            hold.check()
+    assert place.mark() == other
+    assert [record.message for record in caplog.records] == ["tier_store_lost"]
+
+
+async def test_a_store_whose_mark_vanishes_is_written_to_again_only_with_the_mark(place: Place) -> None:
+    hold = place.hold()
+    await place.take(hold)
+    hidden = place.objects.rename(place.objects.with_name("hidden"))
+    place.now_s += CHECK_S
+    await hold.ask_again()
+    assert (hold.held, hold.code) == (False, "TIER_STORE_EMPTY")
+    with pytest.raises(StoreUnavailable, match="has no mark of this cluster"):
+        hold.check()
+    hidden.rename(place.objects)
+    place.now_s += CHECK_S
+    await hold.ask_again()
+    assert hold.held
+    hold.check()

@@ -180,11 +180,27 @@ def test_where_the_first_fails_the_second_is_deleted_and_both_come_again() -> No
         assert [task.result() for task in bench.tasks] == [False, False]
         assert bench.child.deleted == [second.arguments["key"]]
         assert bench.flusher.errors == 1, "the second is no failure of its own"
+        assert bench.flusher.failures[7].count == 1, "the failure is shown and its pause stands until a flush succeeds"
         await bench.start()
         assert [each.range for each in bench.child.asked] == [(0, 100)]
         bench.child.take(0).succeed()
         await bench.settle()
         assert await bench.committed() == [(0, 100)]
+        assert not bench.flusher.failures
+
+    run(450, steps)
+
+
+def test_a_topic_that_is_tiered_to_its_commit_or_closed_waits_for_nothing() -> None:
+    async def steps(bench: Bench) -> None:
+        topic: Any = bench.topic
+        later = now_ms() + 3_600_000
+        assert bench.flusher.waiting(topic, later, force=True) == 0
+        topic.closed = StoreUnavailable("closed")
+        assert bench.flusher.waiting(topic, later, force=True) is None
+        topic.closed = None
+        topic.state.tiered_offset = topic.commit
+        assert bench.flusher.waiting(topic, later, force=True) is None
 
     run(450, steps)
 

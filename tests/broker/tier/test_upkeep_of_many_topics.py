@@ -17,7 +17,7 @@ from pydanube_broker.tier.maintenance import COMPACT_AT, Maintenance
 from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
-from pydanube_core.errors import StoreUnavailable
+from pydanube_core.errors import DiskFull, StoreUnavailable
 from pydanube_storage.boot import boot_id
 from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
 
@@ -35,6 +35,7 @@ class Store:
         self.stuck: set[str] = set()
         self.deleted: list[str] = []
         self.listed: dict[str, list[str]] = {}
+        self.sizes: list[int] = []  # of each deletion
 
     async def call(self, name: str, arguments: dict[str, Any], blob: bytes = b"") -> Any:
         if name == "list":
@@ -43,6 +44,7 @@ class Store:
         assert name == "delete"
         error = None
         gone = []
+        self.sizes.append(len(arguments["keys"]))
         for key in arguments["keys"]:
             if key.rpartition("/")[2] in self.stuck:
                 error = StoreUnavailable(f"{key} cannot be deleted", key=key).to_dict()
@@ -75,6 +77,8 @@ class Bench:
         self.retained: list[str] = []
         self.merged: list[str] = []
         self.failing: dict[str, Exception] = {}
+        self.merging_fails: Exception | None = None
+        self.mergeable = 0  # merges that are still to be made
         self.flusher: Any = SimpleNamespace(
             in_flight={topic.topic_id: "under way" for topic in topics},
             merging=set(),
@@ -118,7 +122,12 @@ class Bench:
 
     async def _compact(self, topic: Any, *, at_least: int) -> int:
         self.merged.append(topic.name)
-        return 0
+        if self.merging_fails is not None:
+            raise self.merging_fails
+        if not self.mergeable:
+            return 0
+        self.mergeable -= 1
+        return 16
 
     async def rest(self, topic: Any, *names: str) -> None:
         """The topic's first objects, which retention has taken out."""
@@ -152,6 +161,80 @@ async def test_a_topic_that_is_always_being_flushed_is_retained_and_merged() -> 
             await bench.tending.turn()
             assert bench.retained == ["/default/t1", "/default/t1"]
             assert bench.merged == ["/default/t1"]
+
+
+async def test_merges_go_on_turn_by_turn_until_there_are_none_left() -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            bench = Bench(metadata, [a_topic(1)], ManualClock())
+            bench.mergeable = 3
+            for turn in range(1, 7):
+                await bench.tending.turn()
+                assert len(bench.merged) == min(turn, 4), "the fourth look finds nothing, and ends it"
+            for _ in range(COMPACT_AT - 1):
+                bench.tending.committed(1)
+            await bench.tending.turn()
+            assert len(bench.merged) == 4, "too few new objects"
+            bench.tending.committed(1)
+            await bench.tending.turn()
+            assert len(bench.merged) == 5
+
+
+async def test_a_merge_that_lacks_disk_space_or_fails_is_tried_again_without_new_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            bench = Bench(metadata, [a_topic(1)], ManualClock())
+            now_s = 100.0
+            monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+            await bench.tending.turn()
+            for error in (DiskFull("too little room", path="/data"), StoreUnavailable("away")):
+                bench.tending.troubles.clear()
+                for _ in range(COMPACT_AT):
+                    bench.tending.committed(1)
+                bench.merging_fails = error
+                bench.merged.clear()
+                await bench.tending.turn()
+                assert bench.merged == ["/default/t1"]
+                assert bench.tending.no_room() is (error if isinstance(error, DiskFull) else None)
+                await bench.tending.turn()
+                assert len(bench.merged) == 1, "at once it would fail again"
+                bench.merging_fails, bench.mergeable = None, 1
+                now_s += 10.0
+                await bench.tending.turn()
+                assert len(bench.merged) == 2
+                assert bench.tending.no_room() is None
+                await bench.tending.turn()
+
+
+async def test_objects_that_an_earlier_start_retired_are_deleted_by_this_one() -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            clock = ManualClock()
+            topic = a_topic(1)
+            bench = Bench(metadata, [topic], clock)
+            await bench.rest(topic, "a", "b")
+            clock.advance(400_000)
+            await bench.tending.turn()
+            await bench.tending.turn()
+            assert sorted(bench.store.deleted) == ["c/1/a", "c/1/b"]
+
+
+@pytest.mark.parametrize("objects", [0, 1, 99, 100, 101, 250])
+async def test_every_object_of_a_deleted_topic_is_deleted_once_a_hundred_at_a_time(objects: int) -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            bench = Bench(metadata, [], ManualClock())
+            await bench.catalog.claim(9, epoch=EPOCH, folder="c/9", start_offset=0)
+            keys = [f"c/9/{number}" for number in range(objects)]
+            bench.store.listed["c/9"] = keys
+            bench.tending.topic_deleted(9)
+            await bench.tending.turn()
+            assert sorted(bench.store.deleted) == sorted(keys)
+            assert max(bench.store.sizes, default=0) <= 100
+            assert len(bench.store.sizes) == -(-objects // 100)
+            assert await bench.catalog.head(9) is None
 
 
 async def test_one_object_that_cannot_be_deleted_holds_up_nothing_else() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydanube_broker.tier.adopting import chain
 from pydanube_broker.tier.collecting import Collector, covered
 from pydanube_broker.tier.ownership import Known, StoreOwnership, judge
+from pydanube_core.errors import Fenced
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.objects import ObjectName, OwnerMark
 
@@ -209,6 +210,21 @@ async def test_objects_under_way_and_those_of_a_later_owner_are_not_collected() 
             assert await found() == {str(same), str(merged), str(flushed)}
             topic.assigned_epoch = 10
             assert await found() == {str(each) for each in (same, merged, flushed, later)}
+
+
+async def test_a_broker_that_another_has_fenced_looks_for_nothing_to_collect() -> None:
+    async def claim(topic: Any) -> None:
+        raise Fenced("another broker has the topic")
+
+    async def call(asked: str, arguments: dict[str, Any]) -> Any:
+        raise AssertionError(f"{asked} was called")
+
+    flusher: Any = SimpleNamespace(in_flight={}, merging=set(), claim=claim)
+    parts: Any = SimpleNamespace(child=SimpleNamespace(call=call), folders={7: "f"})
+    collector = Collector(parts, flusher, clock=ManualClock())
+    topic: Any = SimpleNamespace(topic_id=7, name="/default/t", assigned_epoch=9)
+    with pytest.raises(Fenced):
+        await collector.orphans(topic, grace_ms=0)
 
 
 def test_ranges_cover_what_lies_wholly_in_them() -> None:
