@@ -168,7 +168,7 @@ class Tier:
             object_format=self._object_format,
         )
         self.flusher = Flusher(parts, self._settings)
-        self.flusher.after_commit = self._committed
+        self.flusher.after_commit = self.committed
         self.collector = Collector(parts, self.flusher)
         self.upkeep = Upkeep(parts, self.flusher, self.cold, object_bytes=self._settings.object_bytes)
         self.checks = ObjectChecks(parts, every_s=self._settings.check_interval)
@@ -360,7 +360,8 @@ class Tier:
         if not task.cancelled() and task.exception() is not None:
             log.error("tier_failed", exc_info=task.exception())
 
-    def _committed(self, topic: Topic) -> None:
+    def committed(self, topic: Topic) -> None:
+        """Note that a topic has one more object, and delete the journal segments that it made needless."""
         self._start(self.note(topic))
         self.tending.committed(topic.topic_id)
         if self._hub.collect():

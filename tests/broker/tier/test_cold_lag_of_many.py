@@ -167,6 +167,20 @@ async def test_a_figure_is_kept_for_thirty_seconds_and_no_longer(monkeypatch: py
             assert catalog.looked_up - before == looked_up
 
 
+async def test_many_cursors_in_one_object_leave_what_is_known_of_another() -> None:
+    async with MemoryStore() as store:
+        catalog, topic = ObjectCatalog(store, wall_ms=lambda: 0), a_topic(1, 200)
+        await catalog.claim(1, epoch=EPOCH, folder="f", start_offset=0)
+        for start in (0, 100):
+            await add_object(catalog, 1, start, size=500)
+        child = Objects(now_ms() - 30 * 24 * 3_600_000)
+        lag = ColdLag(catalog, child, lambda _topic, entry: {"entry": entry}, {})  # type: ignore[arg-type]
+        await lag.part(topic, 150)
+        for offset in range(90, 50, -1):
+            await lag.part(topic, offset)
+        assert lag.known_time_ms(1, 170) == child.since_ms + 1_700_000
+
+
 @steady
 @given(
     moves=st.lists(st.integers(0, 320), min_size=1, max_size=25),

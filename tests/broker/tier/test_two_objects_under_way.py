@@ -180,7 +180,9 @@ def test_where_the_first_fails_the_second_is_deleted_and_both_come_again() -> No
         assert [task.result() for task in bench.tasks] == [False, False]
         assert bench.child.deleted == [second.arguments["key"]]
         assert bench.flusher.errors == 1, "the second is no failure of its own"
-        assert bench.flusher.failures[7].count == 1, "the failure is shown and its pause stands until a flush succeeds"
+        assert bench.flusher.failures[7].count == 1, (
+            "the failure is shown and its pause stands until a flush succeeds"
+        )
         await bench.start()
         assert [each.range for each in bench.child.asked] == [(0, 100)]
         bench.child.take(0).succeed()

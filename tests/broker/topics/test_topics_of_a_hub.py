@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,3 +48,25 @@ def test_a_topic_awaits_the_store_only_for_what_may_be_in_the_journal_alone() ->
     assert (topic.awaits_store, topic.commit) == (True, 0)
     hub.stored(10)
     assert (topic.awaits_store, topic.commit) == (False, 3)
+
+
+def test_records_of_topics_whose_level_changes_stay_in_the_order_of_the_journal() -> None:
+    hub, answered = Hub(), list[int]()
+    hub.stores = lambda: True
+    journal: Any = SimpleNamespace(read_only=None)
+    hub.journal = journal
+    moved, other = a_topic(hub, messages=0), a_topic(hub, messages=0)
+    hub.set_stored(other, in_store=False)
+
+    def safe(position: int, error: ClusterError | None) -> None:
+        assert error is None
+        answered.append(position)
+
+    for position, topic in ((5, moved), (10, other), (15, moved)):
+        topic.position = position
+        hub.appended(position, topic)
+        topic.when_safe(position, partial(safe, position))
+    hub.set_stored(moved, in_store=False)
+    for held, expected in ((4, []), (5, [5]), (9, [5]), (10, [5, 10]), (15, [5, 10, 15])):
+        hub.durable(held)
+        assert answered == expected
