@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -86,6 +87,35 @@ async def test_every_read_gives_exactly_the_batches_from_the_right_one_on(full: 
                     assert batch.stored_bytes == BROKER_PART_BYTES + len(written.data)
     assert journal.read(99, 0, 10, 100) == []
     assert journal.plan_read(99, 0, 10, 100) == []
+
+
+async def test_what_is_given_to_the_tier_is_whole_batches_of_about_as_many_bytes(full: Desk) -> None:
+    for topic, batches in full.truth.batches.items():
+        last = batches[-1].end
+        sizes = [len(batch.data) + BROKER_PART_BYTES for batch in batches]
+        for offset in (0, 1, last // 2, last - 1, last):
+            for end, max_bytes in (
+                (last, 1),
+                (last, sizes[0]),
+                (last, 3000),
+                (last, 1 << 20),
+                (last // 2, 9000),
+            ):
+                asked = [i for i, each in enumerate(batches) if each.end > offset and each.base < end]
+                wanted: list[int] = []
+                for i in asked:
+                    if wanted and sum(sizes[each] for each in wanted) >= max_bytes:
+                        break
+                    wanted.append(i)
+                found, until, total = full.journal.places(topic, offset, end, max_bytes)
+                assert total == sum(sizes[i] for i in wanted)
+                assert until == (batches[wanted[-1]].end if wanted else offset)
+                bodies: list[bytes] = []
+                for path, packed in found:
+                    for place in array("Q", packed):
+                        at = place >> 32
+                        bodies.append(path.read_bytes()[at : at + (place & 0xFFFFFFFF)][BROKER_PART_BYTES:])
+                assert bodies == [batches[i].data for i in wanted]
 
 
 async def test_questions_about_a_topic_are_answered_over_all_segments(full: Desk) -> None:

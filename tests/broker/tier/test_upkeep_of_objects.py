@@ -131,16 +131,16 @@ async def test_a_commit_notes_the_size_counts_for_merges_and_trims_the_journal_a
     begun: list[str] = []
     steps: list[str] = []
     monkeypatch.setattr("pydanube_broker.tier.tier.reached", steps.append)
-    segments = [2, 0]
+    segments = [2, 0, 0]
     tier: Any = SimpleNamespace(
         note=lambda topic: begun.append(f"note {topic.name}"),
         tending=SimpleNamespace(committed=lambda topic_id: begun.append(f"committed {topic_id}")),
         _hub=SimpleNamespace(collect=lambda: segments.pop(0)),
         _start=lambda noting: begun.append("started"),
     )
-    for _ in range(2):
+    for _ in range(3):
         Tier.committed(tier, a_topic())
-    assert begun == ["note /default/t", "started", "committed 7"] * 2
+    assert begun == ["note /default/t", "started", "committed 7"] * 3
     assert segments == []
     assert steps == ["trimmed"], "only where a segment has gone"
 
