@@ -9,7 +9,7 @@ from zlib import crc32
 
 import anyio
 import pytest
-from pydanube_broker.journal.records import FILE_HEADER_BYTES
+from pydanube_broker.journal.records import FILE_HEADER_BYTES, SECTOR
 from pydanube_core.batch import encode_batch
 from pydanube_core.errors import CorruptJournal, FormatTooNew
 
@@ -98,6 +98,10 @@ def flip(data: bytearray, place: int) -> None:
     data[place // 8] ^= 1 << place % 8
 
 
+def lose_sector(data: bytearray, place: int) -> None:
+    data[place : place + SECTOR] = bytes(SECTOR)
+
+
 def cut(data: bytearray, place: int) -> None:
     del data[place:]
 
@@ -145,6 +149,18 @@ def test_no_flipped_bit_loses_what_was_acknowledged_in_silence(
     # What does not matter are the zeros that fill up records and those behind the last.
     assert set(said.values()) == {"corrupt", "whole"}
     assert list(said.values()).count("whole") < len(said) / 20
+
+
+def test_a_sector_that_is_lost_before_a_record_that_proves_it_durable_is_no_torn_end(fast_path: Path) -> None:
+    """The proof is a later header, also in a segment that does not begin the journal."""
+    source = fast_path / "source"
+    truth = anyio.run(lambda: write_journal(source, clean=False, segments=5))
+    path = newest(source)
+    assert int(path.stem) > 0
+    proven = length_used(path) - 6400  # the last group is behind it
+    said = outcomes(source, truth, path.name, lose_sector, range(SECTOR, proven, SECTOR))
+    assert len(said) > 1
+    assert set(said.values()) == {"corrupt"}
 
 
 @pytest.mark.parametrize("sidecars", [True, False])
