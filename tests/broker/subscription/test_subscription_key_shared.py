@@ -444,3 +444,22 @@ def test_only_the_messages_that_were_sent_are_charged_to_the_byte_credit(
     for consumer in topic.sub.statistics(0).consumers:
         given = 5 if consumer.consumer_id == 1 else 1 << 20
         assert consumer.credit_bytes == given - 3 * sent[consumer.consumer_id]
+
+
+def test_a_recall_names_only_messages_whose_slot_waits_for_its_new_owner() -> None:
+    topic = Topic([f"k{number}" for number in range(64)])
+    topic.sub.join(1, "one", 0, ConsumerTerms(credit_messages=1000, credit_bytes=None, reports=True))
+    assert len(topic.pull()) == 64
+    assert topic.sub.next_recall(0) is None, "there is no other consumer"
+    topic.join(2, "two")
+    recall = topic.sub.next_recall(1_000)
+    assert recall is not None
+    recalled = {offset for start, end in recall.ranges for offset in range(start, end)}
+    assert recall.consumer_id == 1
+    assert 0 < len(recalled) <= 32
+    session = topic.sub.session_of(1)
+    assert session is not None
+    assert topic.sub.answers.given_back(1, session, recall.ranges) == len(recalled)
+    sent = topic.pull(1_000)
+    assert {consumer for consumer, _ in sent} == {2}, "no message goes back to the consumer that gave it"
+    assert {offset for _, offset in sent} == recalled
