@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Final
 
 import anyio
 from pydanube.retry import Retry
 from pydanube_core.errors import ClusterError, Retryable, Unavailable
 
-from pydanube_connect.file import Delivery
+from pydanube_connect.file import Declared
 from pydanube_connect.records import RetryLater
+from pydanube_connect.statistics import Statistics
 
 LONGEST_WAIT_S: Final = 60.0
 #: seconds. The connector shortens a longer `RetryLater.delay_s` to this.
@@ -26,20 +26,16 @@ class Attempts:
     """The budget of consecutive failures.
 
     Args:
-        what: name of the work in the error that ends the retries.
-        delivery: maximum retries and bound of the first wait.
+        declared: the connector. Its `delivery` has the maximum retries and the bound of the first wait.
+        statistics: count each failure that is retried.
         stop: set when the connector ends. No attempt follows.
-        failed: called with the reason of each failure that is retried.
     """
 
-    def __init__(
-        self, what: str, delivery: Delivery, stop: anyio.Event, failed: Callable[[str], None]
-    ) -> None:
-        self._what = what
-        self._retries = delivery.retries
-        self._waits = Retry(initial_s=delivery.backoff_s, max_delay_s=LONGEST_WAIT_S)
+    def __init__(self, declared: Declared, statistics: Statistics, stop: anyio.Event) -> None:
+        self._declared = declared
+        self._statistics = statistics
+        self._waits = Retry(initial_s=declared.delivery.backoff_s, max_delay_s=LONGEST_WAIT_S)
         self._stop = stop
-        self._failed = failed
         self._failures = 0
 
     def succeeded(self) -> None:
@@ -59,13 +55,13 @@ class Attempts:
             raise failure
         self._failures += 1
         reason = reason_of(failure)
-        if self._failures > self._retries:
+        if self._failures > self._declared.delivery.retries:
             raise Unavailable(
-                f"{self._what} failed {self._failures} times, the last time because: {reason}. Mend the other system, or "
+                f"{self._declared.name} failed {self._failures} times, the last time because: {reason}. Mend the other system, or "
                 "raise delivery.retries, and start the connector again.",
                 attempts=self._failures,
             ) from failure
-        self._failed(reason)
+        self._statistics.failed(self._declared.references.clean(reason))
         wait_s = self._waits.delay_s(self._failures, draw=random.random())
         if isinstance(failure, RetryLater) and failure.delay_s is not None:
             wait_s = max(0.0, min(failure.delay_s, LONGEST_ASKED_S))

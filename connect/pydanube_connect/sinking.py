@@ -97,7 +97,7 @@ class SinkRunner:
                 for topic, some in by_topic.items():
                     await letters.publish(topic, some)
 
-            writer = Writer(declared, self.sink, self.statistics, dead, self._stop, self._failed)
+            writer = Writer(declared, self.sink, self.statistics, dead, self._stop)
             try:
                 await writer.open()
                 while await self._find_own():
@@ -312,10 +312,6 @@ class SinkRunner:
             await piece.ack()
         self._unanswered -= 1
         self.statistics.positions |= {str(place): str(end) for place, end in gathered.ends.items()}
-
-    def _failed(self, reason: str) -> None:
-        reason = self.declared.references.clean(reason)
-        self.statistics.failed(reason)
 
 
 def _records(piece: Piece, place: Place, values: Iterable[Any]) -> list[Record]:

@@ -40,9 +40,8 @@ _HELD_EVERY_S: Final = 10.0  # seconds between looks at what the other system ke
 _MOST_LETTER_BYTES: Final = 1_000_000
 #: of a record. A message has 4 MiB at most, and a character up to 4 bytes
 _MOST_ATTRIBUTE_CHARS: Final = 500_000
-_NAMEABLE: Final = re.compile(
-    r"[\w.:-]{1,140}", re.ASCII
-)  # names have 256 characters, 100 are the connector's
+# A producer's name has at most 256 characters, of which the connector's name takes 100
+_NAMEABLE: Final = re.compile(r"[\w.:-]{1,140}", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -162,10 +161,10 @@ class SourceRunner:
         self._once = once
         self.source: Source[Any] = declared.make()
         self._shape = shaper(declared.shape, path=declared.path)
-        self._attempts = Attempts(declared.name, declared.delivery, stop, self._failed)
         self.statistics = Statistics(
             connector=declared.name, kind="source", type=declared.connector, guarantee=self._guarantee()
         )
+        self._attempts = Attempts(declared, self.statistics, stop)
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._positions: Positions | None = None
         self._unconfirmed: dict[str, Batch] = {}  # newest batch by shard, without a stored position
@@ -375,10 +374,6 @@ class SourceRunner:
         stored, self._unconfirmed = self._unconfirmed, {}
         for batch in stored.values():
             await self.source.stored(batch)
-
-    def _failed(self, reason: str) -> None:
-        reason = self.declared.references.clean(reason)
-        self.statistics.failed(reason)
 
 
 def _suffix(shard: str) -> str:

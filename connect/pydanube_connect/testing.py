@@ -78,7 +78,7 @@ async def deliver(
     async def dead(refused: Sequence[tuple[Record, str]]) -> None:
         outcome.refused += [RefusedRecord(record=record, reason=reason) for record, reason in refused]
 
-    writer = Writer(made, sink, statistics, dead, anyio.Event(), lambda reason: statistics.failed(reason))
+    writer = Writer(made, sink, statistics, dead, anyio.Event())
     records = _records(values, keys, made.topics[0], first)
     end = {Place(made.topics[0], None): first + len(records)}
     shape = shaper(made.shape, path=made.path)

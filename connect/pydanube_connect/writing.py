@@ -8,7 +8,7 @@ opened again.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final, Protocol
 
 import anyio
@@ -46,7 +46,6 @@ class Writer:
         statistics: Statistics,
         dead_letters: RefusedRecords,
         stop: anyio.Event,
-        failed: Callable[[str], None],
     ) -> None:
         self._declared = declared
         self._sink = sink
@@ -56,7 +55,7 @@ class Writer:
         self._known: dict[Place, int] = {}  # positions in the target, by place
         self._asked: set[Place] = set()
         self._written: list[Record] = []  # records in the written halves of a batch, in this attempt
-        self._attempts = Attempts(declared.name, declared.delivery, stop, failed)
+        self._attempts = Attempts(declared, statistics, stop)
         self._open = False
         self._turn = anyio.Lock()  # held by the task that uses the sink
 

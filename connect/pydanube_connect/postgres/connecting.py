@@ -19,7 +19,35 @@ _DATABASE: Final = re.compile(
 )
 
 
-async def connected(dsn: str, **options: Any) -> psycopg.AsyncConnection[Any]:
+class Connection:
+    """The connection of a source or a sink. Open it first. It may be opened again after `close`."""
+
+    def __init__(self, dsn: str, **options: Any) -> None:
+        self._dsn = dsn
+        self._options = options
+        self._opened: psycopg.AsyncConnection[Any] | None = None
+
+    async def open(self) -> psycopg.AsyncConnection[Any]:
+        """Connect. Raises as `_connected`."""
+        self._opened = await _connected(self._dsn, **self._options)
+        return self._opened
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened is not None
+
+    @property
+    def opened(self) -> psycopg.AsyncConnection[Any]:
+        assert self._opened is not None, "the connection is open"
+        return self._opened
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+
+async def _connected(dsn: str, **options: Any) -> psycopg.AsyncConnection[Any]:
     """Connect to PostgreSQL.
 
     Raises:
@@ -28,7 +56,13 @@ async def connected(dsn: str, **options: Any) -> psycopg.AsyncConnection[Any]:
     """
     try:
         return await psycopg.AsyncConnection.connect(
-            dsn, **{"connect_timeout": CONNECT_S, "application_name": "danube-connect", **options}
+            dsn,
+            **{
+                "autocommit": True,
+                "connect_timeout": CONNECT_S,
+                "application_name": "danube-connect",
+                **options,
+            },
         )
     except psycopg.Error as error:
         raise _unconnected(error) from None  # the message of psycopg may quote the dsn

@@ -9,13 +9,12 @@ from __future__ import annotations
 import struct
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import anyio
-import psycopg
 from psycopg import pq, sql
 
-from pydanube_connect.postgres.connecting import connected
+from pydanube_connect.postgres.connecting import Connection
 from pydanube_connect.records import RetryLater
 
 _WITH_MESSAGES: Final = 140_000  # the version of PostgreSQL that sends messages of applications
@@ -40,23 +39,19 @@ class Replication:
     """The stream of one slot. Call `open` first."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._connection = Connection(dsn, replication="database")
         self.stored_lsn = 0  # everything below is stored, so the server may discard it
         self.seen_lsn = 0  # the server has sent everything below
 
     async def open(self) -> None:
-        self._connection = await connected(self._dsn, autocommit=True, replication="database")
+        await self._connection.open()
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        await self._connection.close()
 
     @property
     def _pg(self) -> pq.abc.PGconn:
-        assert self._connection is not None, "the replication is open"
-        return self._connection.pgconn
+        return self._connection.opened.pgconn
 
     async def create_slot(self, slot: str) -> tuple[int, str]:
         """Create a slot. Return its first LSN, and the name of a snapshot of the rows before it.

@@ -17,7 +17,7 @@ from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_connect.connector import Guarantee, Settings, Sink
-from pydanube_connect.postgres.connecting import connected, translated
+from pydanube_connect.postgres.connecting import Connection, translated
 from pydanube_connect.postgres.tables import (
     MOST_COLUMNS,
     adapt,
@@ -58,7 +58,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
     def __init__(self, settings: PostgresSinkSettings, *, name: str) -> None:
         super().__init__(settings, name=name)
         self._table = name_of(settings.table)
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._connection = Connection(settings.dsn)
         self._types: dict[str, str] = {}
         self._key: list[str] = []
 
@@ -67,7 +67,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         return Guarantee.EXACTLY_ONCE
 
     async def open(self) -> None:
-        self._connection = connection = await connected(self.settings.dsn, autocommit=True)
+        connection = await self._connection.open()
         with translated("the table danube_positions"):
             if await columns_of(connection, sql.Identifier("danube_positions")) == {}:
                 async with connection.transaction():
@@ -76,12 +76,10 @@ class PostgresSink(Sink[PostgresSinkSettings]):
             await self._look(connection)
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        await self._connection.close()
 
     async def check(self) -> list[str]:
-        self._connection = connection = await connected(self.settings.dsn, autocommit=True)
+        connection = await self._connection.open()
         await self._look(connection)
         if not self._types:
             return [f"table {self.settings.table} does not exist: it is made from the first batch"]
@@ -104,10 +102,10 @@ class PostgresSink(Sink[PostgresSinkSettings]):
             )  # fmt: skip
 
     async def positions(self, places: Collection[Place]) -> Mapping[Place, int]:
-        assert self._connection is not None
-        if await columns_of(self._connection, sql.Identifier("danube_positions")) == {}:
+        connection = self._connection.opened
+        if await columns_of(connection, sql.Identifier("danube_positions")) == {}:
             return {}
-        cursor = await self._connection.execute(
+        cursor = await connection.execute(
             "SELECT topic, partition, next_offset FROM danube_positions WHERE connector = %s", [self.name]
         )
         found = {(topic, partition): offset for topic, partition, offset in await cursor.fetchall()}
@@ -117,26 +115,25 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         await self._write(batch, rehearsal=False)
 
     async def rehearse(self, batch: Batch) -> None:
-        assert self._connection is not None
         await self._write(batch, rehearsal=True)
-        self._types = await columns_of(self._connection, self._table)
+        self._types = await columns_of(self._connection.opened, self._table)
 
     async def _write(self, batch: Batch, *, rehearsal: bool) -> None:
-        assert self._connection is not None
+        connection = self._connection.opened
         if not {*map(type, batch.values)} <= {dict, NoneType}:
             wrong = [record for record in batch if not isinstance(record.value, dict | None)]
             raise Refused(wrong, "a row is an object, and the value is none")
         try:
             with translated(f"writing to {self.settings.table}"):
-                async with self._connection.transaction(force_rollback=rehearsal):
+                async with connection.transaction(force_rollback=rehearsal):
                     if rehearsal:  # the locks of a rehearsal must not stand in the way of others
-                        await self._connection.execute("SET LOCAL lock_timeout = '2s'")
-                        await self._connection.execute(_POSITIONS)
+                        await connection.execute("SET LOCAL lock_timeout = '2s'")
+                        await connection.execute(_POSITIONS)
                     else:
-                        await self._move_positions(self._connection, batch)
-                    await self._write_rows(self._connection, batch)
+                        await self._move_positions(connection, batch)
+                    await self._write_rows(connection, batch)
         except (psycopg.DataError, psycopg.IntegrityError, psycopg.NotSupportedError) as error:
-            self._types = await columns_of(self._connection, self._table)  # added columns are rolled back
+            self._types = await columns_of(connection, self._table)  # added columns are rolled back
             raise Refused(None, _reason(error)) from None
 
     async def _move_positions(self, connection: psycopg.AsyncConnection[Any], batch: Batch) -> None:

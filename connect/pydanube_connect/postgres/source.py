@@ -22,7 +22,7 @@ from pydantic import Field
 from pydanube_core.errors import InvalidArgument, PermissionDenied
 
 from pydanube_connect.connector import Settings, Source
-from pydanube_connect.postgres.connecting import connected, translated
+from pydanube_connect.postgres.connecting import Connection, translated
 from pydanube_connect.postgres.pgoutput import (
     UNCHANGED,
     Begin,
@@ -87,7 +87,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._tables = [table if "." in table else f"public.{table}" for table in settings.tables]
         for table in self._tables:
             name_of(table)
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._connection = Connection(settings.dsn)
         self._replication: Replication | None = None
         self._snapshot: AsyncIterator[Batch] | None = None
         self._relations: dict[int, Relation] = {}
@@ -104,7 +104,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._held: list[bytes] = []  # messages after a signal, until its rows are read
 
     async def open(self) -> None:
-        self._connection = connection = await connected(self.settings.dsn, autocommit=True)
+        connection = await self._connection.open()
         with translated("making the publication"):
             await self._prepare(connection)
             if not self._published:
@@ -117,16 +117,16 @@ class PostgresSource(Source[PostgresSourceSettings]):
 
     async def close(self) -> None:
         self._snapshot = None
-        for each in (self._replication, self._connection):
-            if each is not None:
-                await each.close()
-        self._replication = self._connection = None
+        if self._replication is not None:
+            await self._replication.close()
+            self._replication = None
+        await self._connection.close()
 
     async def check(self) -> list[str]:
-        self._connection = await connected(self.settings.dsn, autocommit=True)
+        connection = await self._connection.open()
         with translated("reading the tables"):
-            await self._prepare(self._connection)
-        slot = await self._slot_now(self._connection)
+            await self._prepare(connection)
+        slot = await self._slot_now(connection)
         if slot is not None and slot.pid is not None:
             raise InvalidArgument(
                 f"{self._in_use(slot.pid)} Stop the other connector, or set settings.slot.",
@@ -135,9 +135,9 @@ class PostgresSource(Source[PostgresSourceSettings]):
         return [f"tables {', '.join(self._tables)} can be read, slot {self._slot}"]
 
     async def held_bytes(self) -> int | None:
-        if self._connection is None or self._snapshot is not None:
+        if not self._connection.is_open or self._snapshot is not None:
             return None
-        cursor = await self._connection.execute(
+        cursor = await self._connection.opened.execute(
             "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots "
             "WHERE slot_name = %s", [self._slot],
         )  # fmt: skip
@@ -198,8 +198,8 @@ class PostgresSource(Source[PostgresSourceSettings]):
             )  # fmt: skip
 
     async def start(self, positions: Mapping[str, str]) -> None:
-        assert self._connection is not None
-        slot = await self._slot_now(self._connection)
+        connection = self._connection.opened
+        slot = await self._slot_now(connection)
         position = positions.get(_STREAM)
         if slot is not None and slot.pid is not None:  # also for a while after the host of a worker is lost
             raise RetryLater(reason=self._in_use(slot.pid))
@@ -221,7 +221,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
                         field="settings.slot", value=self._slot,
                     )  # fmt: skip
                 # it is this connector's by its name, left by an interrupted snapshot
-                await self._connection.execute("SELECT pg_drop_replication_slot(%s)", [self._slot])
+                await connection.execute("SELECT pg_drop_replication_slot(%s)", [self._slot])
             lsn, snapshot = await self._replication.create_slot(self._slot)
             self._made_slot = True
             self._snapshot = self._rows(lsn, snapshot)
@@ -235,8 +235,9 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._relations.clear()
         self._begin = None
         self._whole, self._count, self._skip = lsn, 0, skip
-        assert self._connection is not None
-        ((now,),) = await (await self._connection.execute("SELECT pg_current_wal_lsn()::text")).fetchall()
+        ((now,),) = await (
+            await self._connection.opened.execute("SELECT pg_current_wal_lsn()::text")
+        ).fetchall()
         self._target = lsn_of(now)
         self._streaming = True
 
@@ -252,8 +253,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
 
     async def _rows_of(self, table: str, lsn: int, snapshot: str | None) -> AsyncIterator[Batch]:
         """Yield the rows of a table as of a snapshot, or as of now."""
-        assert self._connection is not None
-        connection = self._connection
+        connection = self._connection.opened
         # Each attempt has its own producer, so its rows never count as repeated
         shard = f"snapshot-{lsn:x}-{secrets.token_hex(3)}"
         async with connection.transaction():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_connect.postgres.connecting import connected, translated
+from pydanube_connect.postgres.connecting import Connection, translated
 from pydanube_connect.postgres.tables import columns_of, name_of
 from pydanube_connect.values import json_payload
 from pydanube_connect.vectors.points import Point
@@ -26,23 +26,20 @@ class PgVector:
     """A table with a vector column."""
 
     def __init__(self, dsn: str, table: str, distance: str) -> None:
-        self._dsn = dsn
         self._text = table
         self._table = name_of(table)
         self._distance = distance
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._connection = Connection(dsn)
 
     async def open(self) -> None:
-        self._connection = await connected(self._dsn, autocommit=True)
+        await self._connection.open()
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        await self._connection.close()
 
     async def dimensions(self) -> int | None:
-        assert self._connection is not None
-        columns = await columns_of(self._connection, self._table)
+        connection = self._connection.opened
+        columns = await columns_of(connection, self._table)
         if not columns:
             return None
         missing = {"id", "embedding", "payload"} - columns.keys()
@@ -51,24 +48,24 @@ class PgVector:
                 f"table {self._text} needs the columns id text PRIMARY KEY, embedding vector(N), payload jsonb. Correct it, or "
                 "choose another settings.collection.", field="settings.collection", value=self._text,
             )  # fmt: skip
-        cursor = await self._connection.execute(_DIMENSIONS, [self._table.as_string(self._connection)])
+        cursor = await connection.execute(_DIMENSIONS, [self._table.as_string(connection)])
         row = await cursor.fetchone()
         return row[0] if row is not None and row[0] > 0 else None
 
     async def make(self, dimensions: int) -> None:
-        assert self._connection is not None
+        connection = self._connection.opened
         index = sql.Identifier(f"{self._text.rpartition('.')[2]}_embedding"[:63])
         operators = sql.SQL(_OPERATORS[self._distance])
         try:
             with translated(self._text):
-                await self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-                await self._connection.execute(
+                await connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                await connection.execute(
                     sql.SQL(
                         "CREATE TABLE IF NOT EXISTS {} (id text PRIMARY KEY, embedding vector({}), payload jsonb)"
                     ).format(self._table, sql.Literal(dimensions))
                 )
                 if dimensions <= _MOST_INDEXED:
-                    await self._connection.execute(
+                    await connection.execute(
                         sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (embedding {})").format(
                             index, self._table, operators
                         )
@@ -82,7 +79,7 @@ class PgVector:
             ) from None  # fmt: skip
 
     async def write(self, points: Sequence[Point]) -> None:
-        assert self._connection is not None
+        connection = self._connection.opened
         upsert = sql.SQL(
             "INSERT INTO {} (id, embedding, payload) VALUES (%s, %s::vector, %s) "
             "ON CONFLICT (id) DO UPDATE SET embedding = excluded.embedding, payload = excluded.payload"
@@ -93,11 +90,11 @@ class PgVector:
         ]  # fmt: skip
         gone = [point.id for point in points if point.payload is None]
         with translated(self._text):
-            async with self._connection.transaction():
+            async with connection.transaction():
                 if gone:
-                    await self._connection.execute(
+                    await connection.execute(
                         sql.SQL("DELETE FROM {} WHERE id = ANY(%s)").format(self._table), [gone]
                     )
                 if rows:
-                    async with self._connection.cursor() as cursor:
+                    async with connection.cursor() as cursor:
                         await cursor.executemany(upsert, rows)
