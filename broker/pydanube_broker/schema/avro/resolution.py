@@ -36,6 +36,7 @@ from pydanube_core.schema_formats.avro.model import (
 )
 
 from pydanube_broker.schema.differences import Difference, Direction, Findings
+from pydanube_broker.schema.step_budget import StepBudget, TooComplex
 
 MAX_STEPS: Final = 1_000_000  # types and branches visited: about a second, in a thread
 
@@ -52,14 +53,10 @@ def resolve(writer: AvroType, reader: AvroType, direction: Direction) -> list[Di
     return findings.found
 
 
-class TooComplex(Exception):
-    """The comparison would take too long, as between unions of thousands of types."""
-
-
 class _Resolver:
     def __init__(self, findings: Findings, reader: AvroType) -> None:
         self._findings = findings
-        self._left = MAX_STEPS
+        self._budget = StepBudget(MAX_STEPS)
         self._renamed: dict[str, set[str]] = {}  # alias → full names of the reader's types with that alias
         self._names: set[str] = set()  # full names of the reader's types
         for named in _named_types(reader):
@@ -69,7 +66,7 @@ class _Resolver:
         self._seen: set[tuple[int, int]] = set()  # pairs of records, because schemas may be recursive
 
     def types(self, writer: AvroType, reader: AvroType, path: str) -> None:
-        self._spend(1)
+        self._budget.spend(1)
         if isinstance(writer, Union):
             for branch in writer.branches:
                 self.types(branch, reader, f"{path}<{branch_name(branch)}>")
@@ -103,13 +100,8 @@ class _Resolver:
             case _:
                 self._add(path, "type_changed", writer, reader)
 
-    def _spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise TooComplex
-
     def _into_union(self, writer: AvroType, reader: Union, path: str) -> None:
-        self._spend(len(reader.branches))
+        self._budget.spend(len(reader.branches))
         first = next((branch for branch in reader.branches if _matches(writer, branch)), None)
         if first is None:
             self._findings.add(path, "no_matching_branch", writer=describe(writer), reader=describe(reader))

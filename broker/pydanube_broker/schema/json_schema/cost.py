@@ -24,6 +24,7 @@ from pydanube_core.errors import SchemaInvalid
 from pydanube_core.schema_formats.json_schema.references import Schema
 
 from pydanube_broker.schema.json_schema.document import Document, pointer
+from pydanube_broker.schema.step_budget import StepBudget, TooComplex
 
 MAX_IN_PLACE: Final = 20_000  # checks per instance location: ≈ 0.5 ms
 MAX_PLACES: Final = 5_000
@@ -47,14 +48,10 @@ class EndlessReference(Exception):
     """A schema refers to itself without descending in the instance."""
 
 
-class TooManyLooks(Exception):
-    """A single instance location would be checked more than `MAX_IN_PLACE` times."""
-
-
 def looks(document: Document) -> float:
     """Return the maximum checks per instance location. `inf` if that grows with the depth of instances.
 
-    Raises `EndlessReference`, `TooManyLooks`: no instance can be checked against such a schema.
+    Raises `EndlessReference`, `TooComplex`: no instance can be checked against such a schema.
     """
     if not isinstance(document.root, Mapping):
         return 1.0
@@ -70,7 +67,7 @@ class _Count:
         self._all: dict[int, Counter[int]] = {}  # schema → checks of it and of others in place
         self._kept: dict[int, Mapping[str, Any]] = {}
         self._below: dict[int, _Below] = {}
-        self._steps = 0
+        self._budget = StepBudget(20 * MAX_STEPS)
 
     def in_place(self, schema: Mapping[str, Any]) -> Counter[int]:
         """Return the schemas that apply in the same place, with their counts. Iterative, because chains may be long."""
@@ -105,15 +102,10 @@ class _Count:
             for one, number in self._all[id(inner)].items():
                 found[one] += number * times
                 total += number * times
-            self._spend(len(self._all[id(inner)]))
+            self._budget.spend(len(self._all[id(inner)]))
             if total > MAX_IN_PLACE:
-                raise TooManyLooks
+                raise TooComplex
         return found
-
-    def _spend(self, steps: int) -> None:
-        self._steps += steps
-        if self._steps > 20 * MAX_STEPS:
-            raise TooManyLooks
 
     def largest(self, root: Mapping[str, Any]) -> float:
         """Return the largest number of checks over all possible instance locations."""
@@ -262,7 +254,7 @@ def admit(document: Document) -> float:
         return looks(document)
     except EndlessReference:
         raise _refused("/", "it refers to itself without going down into the instance", None) from None
-    except TooManyLooks:
+    except TooComplex:
         raise _refused(
             "/",
             f"its references and branches look at one value more than {MAX_IN_PLACE} times: name a definition "

@@ -34,6 +34,7 @@ from pydanube_broker.schema.json_schema.cost import matches
 from pydanube_broker.schema.json_schema.dialects import changed_meanings
 from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, PATTERNS, Document, pointer
 from pydanube_broker.schema.json_text import value_key
+from pydanube_broker.schema.step_budget import StepBudget, TooComplex
 
 MAX_ALTERNATIVES: Final = 64
 MAX_WORK: Final = 500_000  # steps of a few microseconds, in a thread
@@ -78,10 +79,6 @@ _RULES: Final = {
     "unevaluatedItems": "not_comparable",
     "unevaluatedProperties": "not_comparable",
 }
-
-
-class TooComplex(Exception):
-    """The comparison would take too long."""
 
 
 class Alternative:
@@ -201,13 +198,7 @@ class _Side:
         self._dialect = dialect
         # With the schemas, because their identities are the key
         self._forms: dict[tuple[Any, ...], tuple[Sequence[Schema], _Form]] = {}
-        self._left = MAX_WORK
-
-    def spend(self, steps: int) -> None:
-        """Count work. Raises `TooComplex` when too much is done."""
-        self._left -= steps
-        if self._left < 0:
-            raise TooComplex
+        self.budget = StepBudget(MAX_WORK)
 
     def form(self, schemas: Iterable[Schema], words: Sequence[str] = ()) -> _Form:
         """Return the form of a conjunction.
@@ -217,7 +208,7 @@ class _Side:
                 distinguish objects. So the form admits more values.
         """
         parts = list(schemas)
-        self.spend(len(parts))
+        self.budget.spend(len(parts))
         key = (tuple(sorted(map(id, parts))), *words)
         if key not in self._forms:
             self._forms[key] = parts, _form(self._copy(parts, words))
@@ -250,7 +241,7 @@ class _Side:
         waiting: list[Schema] = []
 
         def copied(schema: Any, dropped: Set[str] = _IGNORED) -> Any:
-            self.spend(_COPY_STEP)
+            self.budget.spend(_COPY_STEP)
             if not isinstance(schema, Mapping):
                 return schema
             made = {word: value for word, value in schema.items() if word not in dropped}
@@ -290,7 +281,7 @@ class _Side:
         if len(made.get("enum", ())) > MAX_VALUES:
             made["type"] = sorted({json_type_of(value) for value in made.pop("enum")})
         named = part.get("properties", {})
-        self.spend(1 + len(named) // 10)
+        self.budget.spend(1 + len(named) // 10)
         made["properties"] = {
             name: {word: inner[word] for word in ("type", "enum", "const") if word in inner}
             if isinstance(inner, Mapping) and not (self.document.ref_hides_siblings and "$ref" in inner)
@@ -347,7 +338,7 @@ class _Comparison:
             possible = True
             while todo and possible:
                 schema = todo.pop()
-                self._writer.spend(1)
+                self._writer.budget.spend(1)
                 if isinstance(schema, bool):
                     possible = schema
                     continue
@@ -369,7 +360,7 @@ class _Comparison:
                     choices.append([self._types.setdefault(name, {"type": name}) for name in schema["type"]])
             if possible and choices:
                 *others, branches = choices
-                self._writer.spend(len(branches) * (1 + len(taken)))
+                self._writer.budget.spend(len(branches) * (1 + len(taken)))
                 work += [([branch], dict(taken), list(others), followed) for branch in branches]
             elif possible:
                 done.append(Alternative(tuple(taken.values())))
@@ -380,7 +371,7 @@ class _Comparison:
     # -- one alternative ---------------------------------------------------------------------------------------
 
     def _proved(self, alternative: Alternative, reader: Schema, path: str, findings: Findings) -> None:
-        self._reader.spend(_STEP)
+        self._reader.budget.spend(_STEP)
         if len(findings.found) >= MAX_DIFFERENCES:
             return
         given = self._writer.form(alternative.parts)
@@ -408,7 +399,7 @@ class _Comparison:
     def _is_covered(self, alternative: Alternative, reader: Mapping[str, Any]) -> bool:
         """Return whether the library proves the whole question, or a part of the writer's schema equals the reader's."""
         wanted, given = self._whole(reader), self._writer.form(alternative.parts)
-        self._writer.spend(_STEP * len(alternative.parts))
+        self._writer.budget.spend(_STEP * len(alternative.parts))
         return wanted.contains(given) or any(
             wanted.contains(self._writer.form((part,), tuple(part)))
             for part in alternative.parts
@@ -430,7 +421,9 @@ class _Comparison:
                 for part in alternative.parts
                 if "enum" in part
             )
-        self._writer.spend((1 + len(alternative.parts)) * (_PATTERN_STEP if words[0] == "pattern" else _STEP))
+        self._writer.budget.spend(
+            (1 + len(alternative.parts)) * (_PATTERN_STEP if words[0] == "pattern" else _STEP)
+        )
         form = self._reader.form((reader,), words)
         return form.contains(self._writer.form(alternative.parts)) or any(
             form.contains(self._writer.form((part,), words)) for part in alternative.parts if words[0] in part
@@ -483,7 +476,7 @@ class _Comparison:
     ) -> str | None:
         """Return the broken rule, None if one branch covers the alternative and, if `exclusive`, no other may hold."""
         given = self._writer.form(alternative.parts)
-        self._writer.spend(_STEP * len(branches))
+        self._writer.budget.spend(_STEP * len(branches))
         possible = [
             (at, branch)
             for at, branch in enumerate(branches)
