@@ -9,16 +9,16 @@ without messages. The partitions of a sink may be several parts, each with a lea
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.secrets import is_secret_name, without_secrets
+from pydanube_core.stored_json import StoredJson
 
 CONNECTORS: Final = "connect/connectors/"  # keys of the metadata store, below /admin/
 #: keys too, each a number that grows when positions of a sink are set. It is part of the name of the positions in the
@@ -43,7 +43,7 @@ _USER: Final = re.compile(r"://[^\s/@]*@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorRecord:
+class ConnectorRecord(StoredJson):
     """One declared connector.
 
     Attributes:
@@ -57,14 +57,6 @@ class ConnectorRecord:
     group: str
     paused: bool = False
     generation: int = 1
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ConnectorRecord:
-        """Parse a stored record. Raises `ValueError`, `KeyError`, `TypeError` if it is invalid."""
-        return cls(**json.loads(data))
 
     @property
     def tree(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pydanube_core.addresses import SCHEMES
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.known_fields import known_fields
 from pydanube_core.names import TopicName
+from pydanube_core.stored_json import StoredJson
 
 LINKS: Final = "links/"  # keys of the metadata store, below /admin/
 MOST_LINKS: Final = 100
@@ -35,7 +36,7 @@ _SCHEMES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRecord:
+class LinkRecord(StoredJson):
     """One declared link.
 
     Attributes:
@@ -62,9 +63,6 @@ class LinkRecord:
     failed_over: bool = False
     created_at_ms: int = 0
     generation: int = 1
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LinkRecord:

@@ -6,18 +6,17 @@ refused, a rate (`â€¦_per_s`) is slowed down, and an hourly count of changes (`â
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.security.identity import Identity
+from pydanube_core.stored_json import StoredJson
 from pydanube_core.units import parse_bytes
 
-QUOTAS: Final = (
-    "security/quotas/"  # prefix of keys in the metadata store, one for each namespace and principal
-)
+# Prefix of keys in the metadata store, one for each namespace and principal
+QUOTAS: Final = "security/quotas/"
 
 QuotaKind = Literal["namespace", "principal"]
 
@@ -48,7 +47,7 @@ MOST: Final = (1 << 53) - 1  # largest integer that JSON carries without loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(StoredJson):
     """The limits of one namespace or one principal.
 
     Attributes:
@@ -70,23 +69,6 @@ class Quota:
     def label(self) -> str:
         """The quota holder as errors and findings name it."""
         return f"{self.kind} {self.name}" if self.name else f"every {self.kind}"
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(
-            {
-                "kind": self.kind,
-                "name": self.name,
-                "limits": dict(self.limits),
-                "warnings": dict(self.warnings),
-            },
-            separators=(",", ":"),
-            ensure_ascii=False,
-        ).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Quota:
-        """Parse a stored quota. Raises `ValueError`, `KeyError`, `TypeError`, `InvalidArgument` if it is invalid."""
-        return cls(**json.loads(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

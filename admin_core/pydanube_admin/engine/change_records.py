@@ -29,9 +29,10 @@ from typing import Any, Final
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.facts import DataChange
+from pydanube_core.stored_json import VersionedJson
 
 from pydanube_admin.engine.forecast import Forecast, entry
-from pydanube_admin.engine.stored_records import StoredRecord, is_id, readable, time_of
+from pydanube_admin.engine.stored_records import is_id, readable, time_of
 
 
 class ChangeStep(StrEnum):
@@ -61,7 +62,7 @@ MAX_CHANGES: Final = 10_000  # of those that destroy, and of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRecord(StoredRecord):
+class ChangeRecord(VersionedJson):
     """A change that can be undone until `undo_until_ms`. `image`: the former state that undo needs."""
 
     call_id: str
@@ -82,7 +83,7 @@ class ChangeRecord(StoredRecord):
     principal_type: str = ""  # as of its call
 
     def to_bytes(self) -> bytes:
-        return StoredRecord.to_bytes(replace(self, image={}) if self.image_bytes else self)
+        return VersionedJson.to_bytes(replace(self, image={}) if self.image_bytes else self)
 
     def image_parts(self) -> list[str]:
         """Return the keys of the values that have the image."""
@@ -106,7 +107,7 @@ class Changes:
         item = await self._port.read_state(PREFIX + call_id) if is_id(call_id) else None
         if item is None:
             return None
-        record = ChangeRecord.from_item(item)
+        record = ChangeRecord.from_bytes(item.value)
         parts = [await self._port.read_state(key) for key in record.image_parts()]
         if parts:
             record = replace(
@@ -153,7 +154,7 @@ class Changes:
         after: str | None = PREFIX + call_id
         while items := await self._port.list_state(PREFIX, after=after, limit=100):
             for item in items:
-                if (record := ChangeRecord.from_item(item)).state != UNDONE:
+                if (record := ChangeRecord.from_bytes(item.value)).state != UNDONE:
                     yield record
             after = items[-1].key
 
@@ -169,7 +170,7 @@ class Changes:
         found = []
         after: str | None = None
         while items := await self._port.list_state(PREFIX, after=after):
-            records = readable(items, ChangeRecord.from_item)
+            records = readable(items, ChangeRecord.from_bytes)
             found += [record for _, record in records if record.state == APPLYING]
             after = items[-1].key
         return found
@@ -188,7 +189,7 @@ class Changes:
         kept: dict[str, ChangeRecord] = {}
         after: str | None = None
         while items := await self._port.list_state(PREFIX, after=after):
-            for item, record in readable(items, ChangeRecord.from_item):
+            for item, record in readable(items, ChangeRecord.from_bytes):
                 kept[record.call_id] = replace(record, image={}, result=None, diff=[])
                 if record.state == APPLYING:
                     continue

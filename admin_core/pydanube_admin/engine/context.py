@@ -45,7 +45,7 @@ class TaskControl(Protocol):
     async def get(self, task_id: str) -> TaskRecord | None:
         """Return the task with that id, or None."""
 
-    async def kept(self) -> list[TaskRecord]:
+    async def all(self) -> list[TaskRecord]:
         """Return all kept tasks, newest first."""
 
     async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:

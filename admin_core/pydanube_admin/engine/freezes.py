@@ -13,11 +13,12 @@ from typing import Final
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Frozen
+from pydanube_core.stored_json import VersionedJson
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.operation import next_call
 from pydanube_admin.engine.permission import sits_at_the_broker
-from pydanube_admin.engine.stored_records import StoredRecord, readable
+from pydanube_admin.engine.stored_records import readable
 
 PREFIX: Final = "freezes/"
 MAX_FREEZES: Final = 100
@@ -32,7 +33,7 @@ OURSELVES: Final = frozenset({"balance"})  # faces of the broker's own calls, wh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze(StoredRecord):
+class Freeze(VersionedJson):
     """One freeze, of a face or of a principal."""
 
     face: str | None  # as callers write it, `all` included
@@ -60,7 +61,7 @@ class Freeze(StoredRecord):
 async def freezes(port: ClusterPort, now_ms: int) -> list[Freeze]:
     """Return the freezes that hold, oldest first."""
     items = await port.list_state(PREFIX)
-    found = [record for _, record in readable(items, Freeze.from_item) if record.holds(now_ms)]
+    found = [record for _, record in readable(items, Freeze.from_bytes) if record.holds(now_ms)]
     return sorted(found, key=lambda each: each.at_ms)
 
 

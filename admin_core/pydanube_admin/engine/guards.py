@@ -110,7 +110,7 @@ class Guards:
         """Return the calls under way at live brokers. Delete the guards of ended starts."""
         found: set[str] = set()
         items = await self._port.list_state(PREFIX)
-        for item, body in readable(items, lambda item: json.loads(item.value)):
+        for item, body in readable(items, json.loads):
             if not await self._port.is_over(body["life"]):
                 found.add(body["call_id"])
                 continue

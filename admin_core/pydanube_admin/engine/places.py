@@ -94,7 +94,7 @@ class Places:
         if isinstance(record_id, str) and is_id(record_id):
             with suppress(ClusterError, ValueError, TypeError, KeyError):
                 item = await self._port.read_state(prefix + record_id)
-                return None if item is None else kind.from_item(item)
+                return None if item is None else kind.from_bytes(item.value)
         return None
 
     async def _runner(self, task_id: Any) -> Elsewhere | None:

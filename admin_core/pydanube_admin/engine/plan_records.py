@@ -26,11 +26,12 @@ from pydanube_core.errors import (
     PlanNotFound,
     PlanUsed,
 )
+from pydanube_core.stored_json import VersionedJson
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.models import Result
 from pydanube_admin.engine.permission import Sight
-from pydanube_admin.engine.stored_records import StoredRecord, is_id, readable
+from pydanube_admin.engine.stored_records import is_id, readable
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
@@ -42,7 +43,7 @@ KEPT_MS: Final = 3_600_000  # after its expiry a plan is kept this long, so that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRecord(StoredRecord):
+class PlanRecord(VersionedJson):
     """A stored plan. `arguments` are complete. `secret` is a hash."""
 
     plan_id: str
@@ -141,7 +142,7 @@ class Plans:
         item = await self._port.read_state(PREFIX + plan_id) if sound else None
         if item is None:
             raise no_plan(plan_id)
-        return PlanRecord.from_item(item), item.revision
+        return PlanRecord.from_bytes(item.value), item.revision
 
     async def of_token(self, token: str) -> tuple[PlanRecord, int]:
         """Return the plan that a token applies, and its revision. Raises `PlanNotFound`, `PlanMismatch`."""
@@ -171,7 +172,7 @@ class Plans:
     async def list(self) -> list[PlanRecord]:
         """Return every stored plan, by age."""
         items = await self._port.list_state(PREFIX)
-        return [record for _, record in readable(items, PlanRecord.from_item)]
+        return [record for _, record in readable(items, PlanRecord.from_bytes)]
 
     async def end(self, record: PlanRecord, revision: int, state: str) -> PlanRecord:
         """Record the end of an open plan. Raises `Conflict` if another call has ended it."""
@@ -211,7 +212,7 @@ class Plans:
         waiting: Counter[tuple[str, str]] = Counter()
         old: list[str] = []
         over: list[str] = []
-        for number, (item, record) in enumerate(readable(items, PlanRecord.from_item)):
+        for number, (item, record) in enumerate(readable(items, PlanRecord.from_bytes)):
             if number % 32 == 0:
                 await asyncio.sleep(0)
             if record.expires_ms + KEPT_MS <= old_ms:
@@ -263,9 +264,8 @@ class ShownPlan(Result):
     # Topics, subscriptions, consumers, and the messages and bytes of the immediate loss. null: unknown
     blast_radius: dict[str, int | None]
     later: str | None = None  # later losses
-    pinned: dict[str, Any] | None = Field(
-        default=None, exclude_if=lambda value: value is None
-    )  # the objects that applying it acts on, even if others exist by then
+    # The objects that applying it acts on, even if others exist by then
+    pinned: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
     # Whether clients changed the counts in the five minutes before: if not, their next change makes the plan stale
     was_live: bool | None = Field(default=None, exclude_if=lambda value: value is None)
     state: str

@@ -1,4 +1,4 @@
-"""Ids of plans, changes and tasks, and their stored form as JSON.
+"""Ids of plans, changes and tasks.
 
 An id is a letter, the time and a random part. Ids sort by time. An unreadable record is skipped and does not
 keep others from being read.
@@ -6,12 +6,10 @@ keep others from being read.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
-from typing import Any, Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from pydanube_core.facts import StateItem
 
@@ -40,27 +38,11 @@ _log = logging.getLogger("pydanube.admin")
 R = TypeVar("R")
 
 
-class StoredRecord:
-    """Mix-in of a frozen, slotted dataclass that is stored as JSON with a version."""
-
-    __slots__ = ()
-
-    def to_bytes(self) -> bytes:
-        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
-        return json.dumps({"version": 1, **fields}, default=str).encode()
-
-    @classmethod
-    def from_item(cls, item: StateItem) -> Self:
-        body = json.loads(item.value)
-        body.pop("version")
-        return cls(**body)
-
-
-def readable(items: Iterable[StateItem], parse: Callable[[StateItem], R]) -> Iterator[tuple[StateItem, R]]:
+def readable(items: Iterable[StateItem], parse: Callable[[bytes], R]) -> Iterator[tuple[StateItem, R]]:
     """Parse items. A damaged one, or one of another version, is skipped and not changed."""
     for item in items:
         try:
-            record = parse(item)
+            record = parse(item.value)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             _log.warning("admin.record_unreadable", extra={"key": item.key, "error": str(error)})
         else:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pydanube_core.errors import Conflict, Internal
+from pydanube_core.stored_json import VersionedJson
 from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.models import Result
-from pydanube_admin.engine.stored_records import StoredRecord
 
 PREFIX: Final = "tasks/"
 KEPT_MS: Final = 86_400_000
@@ -30,7 +30,7 @@ def task_id_of(call_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord(StoredRecord):
+class TaskRecord(VersionedJson):
     """One call of a long operation."""
 
     task_id: str
@@ -123,21 +123,21 @@ class Task(TaskItem):
 
 def task_item(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> TaskItem:
     """Return a task for a list: without its result."""
-    return TaskItem.of(record, **_told(record, work))
+    return TaskItem.of(record, **_derived_fields(record, work))
 
 
 def whole_task(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> Task:
     """Return a task with its result, or with the reason why there is none."""
     return Task.of(
         record,
-        **_told(record, work),
+        **_derived_fields(record, work),
         via=record.via or record.operation,
         result_reason=None if record.result is not None else _why_no_result(record),
         kept_until=format_time(record.started_ms + KEPT_MS),
     )
 
 
-def _told(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _derived_fields(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields of a task that its record stores in another form."""
     return {
         "of_call": record.call_id,

@@ -189,9 +189,8 @@ class Tasks:
                 self._end_followed(context.audit, record, answered, failed, result)
             )
             while not end.done():
-                with contextlib.suppress(
-                    asyncio.CancelledError
-                ):  # the work is over: only its end is recorded
+                # The work is over, so only the recording of its end is left
+                with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([end])
             await end
 
@@ -397,15 +396,15 @@ class Tasks:
 
     async def get(self, task_id: str) -> TaskRecord | None:
         item = await self._port.read_state(PREFIX + task_id) if is_id(task_id) else None
-        return None if item is None else TaskRecord.from_item(item)
+        return None if item is None else TaskRecord.from_bytes(item.value)
 
-    async def kept(self) -> list[TaskRecord]:
+    async def all(self) -> list[TaskRecord]:
         """Return all kept tasks, newest first."""
         return [record for _, record in await self._stored()]
 
     async def _stored(self) -> list[tuple[StateItem, TaskRecord]]:
         items = await self._port.list_state(PREFIX, descending=True)
-        return list(readable(items, TaskRecord.from_item))
+        return list(readable(items, TaskRecord.from_bytes))
 
     async def left_running(self) -> list[tuple[TaskRecord, int]]:
         """Return the tasks that an ended start of any broker left running, each with its revision."""
@@ -413,11 +412,11 @@ class Tasks:
         return [(record, item.revision) for item, record in running if await self._port.is_over(record.life)]
 
     async def sweep(self, now_ms: int) -> None:
-        kept = await self.kept()
+        records = await self.all()
         now_ms -= self._port.clock_apart_ms()[0]
         old = [
             record
-            for number, record in enumerate(kept)
+            for number, record in enumerate(records)
             if record.state != RUNNING and (number >= MAX_TASKS or record.started_ms + KEPT_MS <= now_ms)
         ]
         for start in range(0, len(old), 90):

@@ -153,7 +153,7 @@ async def thaw_face(context: Context, request: ThawRequest) -> ThawedFace:
     found = await context.port.read_state(asked.key)
     if found is not None:
         await context.port.write_state({asked.key: None}, expected={asked.key: found.revision})
-    was_frozen = found is not None and Freeze.from_item(found).holds(context.now_ms())
+    was_frozen = found is not None and Freeze.from_bytes(found.value).holds(context.now_ms())
     return ThawedFace(face=asked.face, principal=asked.principal, was_frozen=was_frozen)
 
 

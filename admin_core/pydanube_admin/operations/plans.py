@@ -395,8 +395,8 @@ class CancelledTask(Change):
 )
 async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskItem]:
     matches, sight = glob(request.filter), Sight(context.port, "tasks:read")
-    kept = await context.executor.tasks.kept()
-    found = [record for record in kept if matches(record.operation) and sight.made_by(record)]
+    records = await context.executor.tasks.all()
+    found = [record for record in records if matches(record.operation) and sight.made_by(record)]
     tasks = context.executor.tasks
 
     async def made(some: Sequence[TaskRecord]) -> list[TaskItem]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.stored_json import VersionedJson
 
 SILENCES: Final = "silences/"  # keys of the metadata store
 MOST_SILENCES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class Silence(VersionedJson):
     """One silence. It covers the alerts of a rule whose subjects have everything that `subject` names."""
 
     rule: str
@@ -37,16 +38,6 @@ class Silence:
             and now_ms < self.until_ms
             and all(alert.subject.get(name) == value for name, value in self.subject.items())
         )
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"version": 1, **asdict(self), "subject": dict(self.subject)}).encode()
-
-    @classmethod
-    def from_bytes(cls, value: bytes) -> Self:
-        """Parse a silence. Raises `ValueError`, `TypeError`, `LookupError` or `AttributeError`: it is damaged."""
-        body = json.loads(value)
-        body.pop("version")
-        return cls(**body)
 
 
 def silence_of(alert: Alert, silences: Iterable[Silence], now_ms: int) -> Silence | None:
