@@ -23,7 +23,7 @@ from pydanube_core.names import TopicName
 
 from tests.support.broker_process import SMALL_SEGMENT_BYTES, WITHOUT_TELEMETRY
 
-__all__ = ["Administered", "administered", "without_a_cold_tier"]
+__all__ = ["Administered", "administered", "cluster", "without_a_cold_tier"]
 
 
 class Administered:
@@ -126,3 +126,10 @@ async def administered(
             yield Administered(broker, core)
         finally:
             await core.aclose()
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    """Run a broker with nothing in it for one test."""
+    async with administered() as cluster:
+        yield cluster

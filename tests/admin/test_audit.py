@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -16,16 +16,11 @@ from pydanube_admin.operations.audit import MAX_LOOKED_AT
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import DiskFull, JournalReadOnly, Unavailable
 
-from tests.admin.real_broker import Administered, administered
+from tests.admin.real_broker import Administered, administered, cluster
 from tests.support.waiting import turns_during
 
+__all__ = ["cluster"]
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
-    async with administered() as cluster:
-        yield cluster
 
 
 KEY = AuditKey(bytes(range(KEY_BYTES)))

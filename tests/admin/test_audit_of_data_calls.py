@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -11,16 +10,11 @@ from pydanube import ClusterError, connect
 from pydanube_broker.serving.data_changes import MOST_WAITING, DataChanges
 from pydanube_core.facts import DataChange
 
-from tests.admin.real_broker import Administered, administered
+from tests.admin.real_broker import Administered, cluster
 from tests.support.waiting import until
 
+__all__ = ["cluster"]
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
-    async with administered() as cluster:
-        yield cluster
 
 
 async def by_data(cluster: Administered, **asked: Any) -> list[dict[str, Any]]:

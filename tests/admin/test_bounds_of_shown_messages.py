@@ -14,20 +14,15 @@ from pydanube_admin.operations.messages import MAX_KEY_BYTES, fenced
 from pydanube_admin.operations.offset_ranges import ranges_of_text, within
 from pydanube_core.facts import MessageFacts
 
-from tests.admin.real_broker import Administered, administered
+from tests.admin.real_broker import Administered, cluster
 from tests.support.processor import at_most
 
+__all__ = ["cluster"]
 pytestmark = pytest.mark.anyio
 
 OF_AN_ITEM = 700  # bytes of an item's own fields
 LONG = "k" * 300_000
 BILLING = {"topic": "orders", "subscription": "billing"}
-
-
-@pytest.fixture
-async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
-    async with administered() as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,17 +12,12 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.security.identity import OPERATOR, current_identity
 
-from tests.admin.real_broker import Administered, administered
+from tests.admin.real_broker import Administered, administered, cluster
 
+__all__ = ["cluster"]
 pytestmark = pytest.mark.anyio
 
 WHY = "it deletes topics in a loop"
-
-
-@pytest.fixture
-async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
-    async with administered() as cluster:
-        yield cluster
 
 
 async def over(

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from datetime import datetime
 
 import anyio
 import pytest
 from pydanube import connect
 
-from tests.admin.real_broker import Administered, administered
+from tests.admin.real_broker import Administered, cluster
 
+__all__ = ["cluster"]
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
-    async with administered() as cluster:
-        yield cluster
 
 
 def is_now(told: str) -> bool:

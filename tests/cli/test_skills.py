@@ -62,8 +62,8 @@ def test_the_commands_of_a_skill_run_in_order(skill: str, tmp_path: Path) -> Non
         assert tomllib.loads(text)["connector"] == "kafka-source"
     with BrokerProcess(tmp_path, memory=True) as broker:
         if skill == "danube-diagnose":
-            broker.command("topics", "create", "orders")
-            broker.command("subscriptions", "create", "orders", "billing")
+            broker.ask("topics.create", topic="orders")
+            broker.ask("subscriptions.create", topic="orders", subscription="billing")
         places = {"DANUBE_BROKER_URL": broker.info["grpc"], "DANUBE_ADMIN_ENDPOINT": broker.info["admin"]}
         script = "\n".join(["set -ex", *blocks(skill, "sh")])
         environment = client_environment(places)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import struct
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -28,13 +27,12 @@ from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.support.broker_process import BrokerDied
 from tests.support.faulty_proxy import Fault as StoreFault
-from tests.support.load import PATIENCE
+from tests.support.load import NUMBER, PATIENCE, consume_numbers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(900)]
 
 TOPICS: Final = ("/default/one", "/default/two")
-NUMBER: Final = struct.Struct("<Q")
 MORE: Final = 100
 FAR: Final = 400.0  # longer than any take-over on the slowest machine
 SENT_S: Final = 3.0  # more than the linger and a PUT take on the slowest machine
@@ -64,15 +62,6 @@ class Told:
                 await producer.send(NUMBER.pack(number) + bytes(200))
                 self.acknowledged[number] = time.monotonic()
                 await anyio.sleep(0.005)
-
-    async def consume(self, urls: str) -> None:
-        async with (
-            connect(urls, retry=PATIENCE) as client,
-            client.consumer(self.topic, "s", start="earliest", ack_timeout_ms=3_600_000) as consumer,
-        ):
-            async for message in consumer:
-                self.delivered.append(NUMBER.unpack_from(message.payload)[0])
-                await message.ack()
 
     async def stored(self, urls: str) -> list[int]:
         """Return the numbers of all messages of the topic, in order of offsets."""
@@ -180,7 +169,7 @@ async def loaded(tmp_path: Path, more: Mapping[str, str] = MappingProxyType({}))
         async with anyio.create_task_group() as group:
             for told in scene.told:
                 group.start_soon(told.produce, cluster.urls)
-                group.start_soon(told.consume, cluster.urls)
+                group.start_soon(consume_numbers, cluster.urls, told.topic, told.delivered)
             await scene.more(300)
             yield scene
             await scene.more()

@@ -31,6 +31,7 @@ from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.cluster.test_take_over import planned
 from tests.support.broker_process import BrokerDied, BrokerProcess
 from tests.support.etcd import EtcdMembers
+from tests.support.load import consume_numbers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(1800)]
@@ -89,7 +90,7 @@ async def test_only_new_brokers_take_over_from_one_that_is_lost_beside_an_old_on
         async with anyio.create_task_group() as group:
             for each in told:
                 group.start_soon(each.produce, cluster.urls)
-                group.start_soon(each.consume, cluster.urls)
+                group.start_soon(consume_numbers, cluster.urls, each.topic, each.delivered)
             new, (old,) = BROKERS[:2], BROKERS[2:]
             for n in new:
                 await cluster.replace(n, again=True)

@@ -7,7 +7,6 @@ order, and offsets have neither a gap nor a jump. No error reaches the caller of
 from __future__ import annotations
 
 import shutil
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -24,13 +23,12 @@ from tests.cluster.real_cluster import RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.conformance.official.conftest import Scenario
 from tests.support.faulty_proxy import Fault as StoreFault
-from tests.support.load import PATIENCE
+from tests.support.load import NUMBER, PATIENCE, consume_numbers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(600)]
 
 TOPIC: Final = "/default/payments"
-NUMBER: Final = struct.Struct("<Q")
 BATCH: Final = 20
 MORE: Final = 2_000
 OTHER: Final = "/default/fsynced"
@@ -60,15 +58,6 @@ class Told:
                     receipt = await waiting
                     self.acknowledged[number] = receipt.offset
                     self.levels.add(receipt.durability)
-
-    async def consume(self, urls: str) -> None:
-        async with (
-            connect(urls, retry=PATIENCE) as client,
-            client.consumer(TOPIC, "s", start="earliest", ack_timeout_ms=3_600_000) as consumer,
-        ):
-            async for message in consumer:
-                self.delivered.append(NUMBER.unpack_from(message.payload)[0])
-                await message.ack()
 
     async def more(self, count: int = MORE) -> None:
         """Wait until that many more messages are acknowledged."""
@@ -110,7 +99,7 @@ async def loaded(cluster: RealCluster, *, start: bool = True) -> AsyncIterator[T
     told = Told()
     async with anyio.create_task_group() as group:
         group.start_soon(told.produce, cluster.urls)
-        group.start_soon(told.consume, cluster.urls)
+        group.start_soon(consume_numbers, cluster.urls, TOPIC, told.delivered)
         await told.more()
         yield told
         await told.more()

@@ -7,7 +7,6 @@ and consumer go on with the topic at its heir. A broker that comes back after ma
 from __future__ import annotations
 
 import shutil
-import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from pydanube_core.errors import ClusterError
 from tests.cluster.networks import STORE
 from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
-from tests.support.load import PATIENCE
+from tests.support.load import NUMBER, PATIENCE, consume_numbers
 from tests.support.s3_server import BUCKET
 from tests.support.waiting import until
 
@@ -30,7 +29,6 @@ pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(600)]
 
 TOPIC: Final = "/default/precious"
 OTHER: Final = "/default/patient"
-NUMBER: Final = struct.Struct("<Q")
 JUMP: Final = 1 << 32
 AFTER: Final = 100
 COPIED_S: Final = 2.0  # more than the linger and a PUT take on the slowest machine
@@ -58,15 +56,6 @@ class Told:
                 receipt = await producer.send(NUMBER.pack(number) + bytes(500))
                 self.durability = receipt.durability
                 self.acknowledged.append(number)
-
-    async def consume(self, urls: str) -> None:
-        async with (
-            connect(urls, retry=PATIENCE) as client,
-            client.consumer(TOPIC, "s", start="earliest", ack_timeout_ms=3_600_000) as consumer,
-        ):
-            async for message in consumer:
-                self.delivered.append(NUMBER.unpack_from(message.payload)[0])
-                await message.ack()
 
 
 async def planned(
@@ -130,7 +119,7 @@ async def test_disk_of_a_killed_broker_is_gone_and_its_topic_goes_on(
         told = Told()
         async with anyio.create_task_group() as group:
             group.start_soon(told.produce, cluster.urls)
-            group.start_soon(told.consume, cluster.urls)
+            group.start_soon(consume_numbers, cluster.urls, TOPIC, told.delivered)
             await until(lambda: len(told.acknowledged) >= 500, 60)
             safe, lost = len(told.acknowledged), cluster.brokers[n]
             await anyio.sleep(COPIED_S)
@@ -198,7 +187,7 @@ async def test_broker_that_is_back_after_many_writes_gives_up_only_what_others_t
         told, waits = Told(), [b"waits-%d" % each for each in range(50)]
         async with anyio.create_task_group() as group:
             group.start_soon(told.produce, cluster.urls)
-            group.start_soon(told.consume, cluster.urls)
+            group.start_soon(consume_numbers, cluster.urls, TOPIC, told.delivered)
             async with connect(cluster.urls, retry=PATIENCE) as client, client.producer(OTHER) as producer:
                 await producer.send_many(waits)
             await until(lambda: len(told.acknowledged) >= 300, 60)

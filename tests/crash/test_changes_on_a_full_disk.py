@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_admin.remote import call_sync
 from pydanube_core.errors import ClusterError
 
 from tests.support.broker_process import BrokerProcess
@@ -49,16 +48,13 @@ def test_what_frees_space_is_done_recorded_and_undone_on_a_full_disk(
     )
     broker.start()
 
-    def ask(operation: str, /, **arguments: Any) -> dict[str, Any]:
-        return call_sync(broker.admin, operation, arguments, principal="ann", timeout_s=60)
-
     def apply(operation: str, /, **arguments: Any) -> dict[str, Any]:
-        plan = ask(operation, **arguments, plan_only=True)
-        return ask(operation, **arguments, plan_token=plan["plan_token"])
+        plan = broker.call(operation, **arguments, plan_only=True)
+        return broker.call(operation, **arguments, plan_token=plan["plan_token"])
 
     for topic in ("big", "kept"):
-        ask("topics.create", topic=topic)
-        ask("subscriptions.create", topic=topic, subscription="s")
+        broker.call("topics.create", topic=topic)
+        broker.call("subscriptions.create", topic=topic, subscription="s")
     text = small_disk.parent / "text"
     text.write_text("x" * 500_000)
     broker.command("produce", "big", "-f", str(text), "--delimiter", "none", "--count", "30")
@@ -70,21 +66,21 @@ def test_what_frees_space_is_done_recorded_and_undone_on_a_full_disk(
     wait_until(lambda: "DISK_GUARD" in reasons(broker))
     # The write-ahead log of the metadata has to grow: plans fill what it had
     for number in range(400):
-        ask("plans.create", operation="topics.create", arguments={"topic": f"t{number}"})
+        broker.call("plans.create", operation="topics.create", arguments={"topic": f"t{number}"})
         if reserve.stat().st_size < whole:
             break
         fill(ballast)
     assert reserve.stat().st_size < whole, "it was not needed: the disk was not full enough for this test"
 
     skipped = apply("subscriptions.purge", topic="kept", subscription="s")
-    ask("changes.undo", call_id=skipped["call_id"])
-    assert ask("subscriptions.lag", topic="kept")["items"][0]["lag_messages"] == 1
+    broker.call("changes.undo", call_id=skipped["call_id"])
+    assert broker.call("subscriptions.lag", topic="kept")["items"][0]["lag_messages"] == 1
     apply("topics.set_policies", topic="kept", policies={"retention_age_s": 1})
     deleted = apply("topics.delete", topic="big")
     assert deleted["call_id"]
-    found = ask("audit.query", call_id=deleted["call_id"])["items"]
+    found = broker.call("audit.query", call_id=deleted["call_id"])["items"]
     assert [each["decision"] for each in found] == ["allowed"]
-    assert ask("audit.verify")["intact"]
+    assert broker.call("audit.verify")["intact"]
     ballast.unlink()
     wait_until(lambda: reasons(broker) == [])
     assert broker.stop() == 0
@@ -105,7 +101,7 @@ def test_readyz_says_when_no_change_can_be_made(make_broker: Make, small_disk: P
     for number in range(5000):
         arguments = {"namespace": f"n{number}", "policies": {"max_publish_rate": number}}
         try:
-            call_sync(broker.admin, "namespaces.create", arguments, principal="ann", timeout_s=60)
+            broker.call("namespaces.create", **arguments)
         except ClusterError as error:
             code = error.code
             break
@@ -113,8 +109,8 @@ def test_readyz_says_when_no_change_can_be_made(make_broker: Make, small_disk: P
     assert code in ("AUDIT_UNAVAILABLE", "DISK_FULL")
     assert {"AUDIT_UNWRITABLE", "METADATA_UNWRITABLE"} & set(reasons(broker))
     # Reads go on
-    call_sync(broker.admin, "topics.list", {}, principal="ann", timeout_s=60)
+    broker.call("topics.list")
     ballast.unlink()
     wait_until(lambda: reasons(broker) == [])
-    call_sync(broker.admin, "namespaces.create", {"namespace": "after"}, principal="ann", timeout_s=60)
+    broker.call("namespaces.create", namespace="after")
     assert broker.stop() == 0

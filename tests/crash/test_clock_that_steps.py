@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_admin.remote import call_sync
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.stepped_clock import Clock
@@ -41,9 +39,6 @@ def test_a_year_ahead_for_a_second_and_an_hour_back_heal(
     )
     broker.start()
 
-    def ask(operation: str, /, **arguments: Any) -> dict[str, Any]:
-        return call_sync(broker.admin, operation, arguments, principal="ann", timeout_s=60)
-
     def publish() -> None:
         async def send() -> None:
             async with connect(broker.url) as client, client.producer("t") as producer:
@@ -52,12 +47,12 @@ def test_a_year_ahead_for_a_second_and_an_hour_back_heal(
         anyio.run(send)
 
     def tiered() -> bool:
-        found = ask("topics.describe", topic="t")
+        found = broker.call("topics.describe", topic="t")
         return bool(found["tiered_offset"] == found["next_offset"])
 
     def off_by_s(position: str) -> float:
         """How far from now the broker says that a message was appended."""
-        found = ask("messages.peek", topic="t", **{"from": position}, limit=1)["items"][0]
+        found = broker.call("messages.peek", topic="t", **{"from": position}, limit=1)["items"][0]
         return abs(datetime.fromisoformat(found["append_time"]).timestamp() - time.time())
 
     def stepped() -> bool:
@@ -76,7 +71,7 @@ def test_a_year_ahead_for_a_second_and_an_hour_back_heal(
     wait_until(tiered)
     for offset in range(0, 80, 20):
         assert off_by_s(f"offset:{offset}") < 100
-    assert ask("messages.peek", topic="t", **{"from": "time:-1h"}, limit=1)["items"][0]["offset"] == 0
+    assert broker.call("messages.peek", topic="t", **{"from": "time:-1h"}, limit=1)["items"][0]["offset"] == 0
 
     clock.set(-3600)
     os.kill(
@@ -88,13 +83,13 @@ def test_a_year_ahead_for_a_second_and_an_hour_back_heal(
 
     def heals() -> bool:
         publish()
-        return off_by_s(f"offset:{ask('topics.describe', topic='t')['next_offset'] - 1}") < 20
+        return off_by_s(f"offset:{broker.call('topics.describe', topic='t')['next_offset'] - 1}") < 20
 
     wait_until(heals)
     wait_until(tiered)
     # What was stamped meanwhile is as old as it is: retention takes it
     policies = {"retention_age_s": 1}
-    plan = ask("topics.set_policies", topic="t", policies=policies, plan_only=True)
-    ask("topics.set_policies", topic="t", policies=policies, plan_token=plan["plan_token"])
-    wait_until(lambda: ask("topics.describe", topic="t")["start_offset"] >= 100)
+    plan = broker.call("topics.set_policies", topic="t", policies=policies, plan_only=True)
+    broker.call("topics.set_policies", topic="t", policies=policies, plan_token=plan["plan_token"])
+    wait_until(lambda: broker.call("topics.describe", topic="t")["start_offset"] >= 100)
     assert broker.stop() == 0

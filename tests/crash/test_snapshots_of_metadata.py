@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess, client_environment, refusal, run_danube
-from tests.support.etcd import EtcdMembers
+from tests.support.etcd import EtcdMembers, etcd
 from tests.support.mirrors import until
 
+__all__ = ["etcd"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 Make = Callable[..., BrokerProcess]
@@ -28,12 +29,6 @@ def command(objects: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
 
 def answered(done: subprocess.CompletedProcess[bytes]) -> dict[str, Any] | None:
     return json.loads(done.stdout) if done.returncode == 0 else None
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path / "etcd") as members:
-        yield members
 
 
 def test_a_snapshot_is_compared_while_its_cluster_works_and_a_damaged_one_is_named(

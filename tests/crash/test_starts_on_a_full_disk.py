@@ -5,9 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from pydanube_admin.remote import call_sync
 
 from tests.crash.test_changes_on_a_full_disk import fill, reasons
 from tests.support.broker_process import BrokerProcess
@@ -23,16 +20,13 @@ def test_every_start_on_a_full_disk_succeeds_and_takes_deletions(make_broker: Ma
     )
     broker.start()
 
-    def ask(operation: str, /, **arguments: Any) -> dict[str, Any]:
-        return call_sync(broker.admin, operation, arguments, principal="ann", timeout_s=60)
-
     text = small_disk.parent / "text"
     text.write_text("x" * 100)
     broker.command("produce", "kept", "-f", str(text), "--delimiter", "none", "--count", "20")
     reserve, ballast = small_disk / "data" / "reserve", small_disk / "ballast"
     wait_until(reserve.exists)
     for number in range(4):
-        ask("topics.create", topic=f"t{number}")
+        broker.call("topics.create", topic=f"t{number}")
     for number in range(4):
         fill(ballast)
         broker.kill()
@@ -42,9 +36,9 @@ def test_every_start_on_a_full_disk_succeeds_and_takes_deletions(make_broker: Ma
         fill(ballast)
         broker.start()
         assert "DISK_GUARD" in reasons(broker)
-        assert len(ask("messages.peek", topic="kept", limit=100)["items"]) == 20
-        plan = ask("topics.delete", topic=f"t{number}", plan_only=True)
-        ask("topics.delete", topic=f"t{number}", plan_token=plan["plan_token"])
+        assert len(broker.call("messages.peek", topic="kept", limit=100)["items"]) == 20
+        plan = broker.call("topics.delete", topic=f"t{number}", plan_only=True)
+        broker.call("topics.delete", topic=f"t{number}", plan_token=plan["plan_token"])
         # What the start and the deletion did not need is kept again, before somebody else takes it.
         wait_until(lambda: reserve.exists() and reserve.stat().st_size >= 1 << 20)
     ballast.unlink()

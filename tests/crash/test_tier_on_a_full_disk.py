@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydanube_admin.remote import call_sync
 from pydanube_core.errors import DiskFull
 
 from tests.support.broker_process import BrokerProcess
@@ -54,14 +52,11 @@ def test_flushes_keep_a_quarter_of_the_guard_and_merges_all_of_it(
     ballast = small_disk / "ballast"
     text = small_disk.parent / "text"
 
-    def ask(operation: str, /, **arguments: Any) -> dict[str, Any]:
-        return call_sync(broker.admin, operation, arguments, principal="ann", timeout_s=60)
-
     def reasons() -> set[str]:
         return {reason["code"] for reason in broker.status()["reasons"]}
 
     def described() -> tuple[int, int]:
-        found = ask("topics.describe", topic="t")
+        found = broker.call("topics.describe", topic="t")
         return found["tiered_offset"], found["next_offset"]
 
     def publish() -> None:
@@ -89,7 +84,7 @@ def test_flushes_keep_a_quarter_of_the_guard_and_merges_all_of_it(
     assert str(GUARD // 4) in message
     # Asked for by name, it is refused in the same words
     with pytest.raises(DiskFull, match="flush to the cold tier"):
-        ask("objects.export", topic="t", to="all.parquet")
+        broker.call("objects.export", topic="t", to="all.parquet")
     assert described() == before[1]
     assert free(small_disk) >= before[0] - 256 * 1024, "the metadata alone may grow"
     # Below the guard, above its quarter: what makes room for the journal goes on, what does not waits.
@@ -98,11 +93,11 @@ def test_flushes_keep_a_quarter_of_the_guard_and_merges_all_of_it(
     assert "DISK_GUARD" in reasons()
     assert free(small_disk) >= GUARD // 4
     with pytest.raises(DiskFull, match="a merge in"):
-        ask("objects.compact", topic="t")
+        broker.call("objects.compact", topic="t")
     with pytest.raises(DiskFull, match="the export of"):
-        ask("objects.export", topic="t", to="all.parquet")
+        broker.call("objects.export", topic="t", to="all.parquet")
     ballast.unlink()
     wait_until(lambda: reasons() == set())
-    ask("objects.compact", topic="t")
-    assert len(ask("objects.list", topic="t")["items"]) == 1
+    broker.call("objects.compact", topic="t")
+    assert len(broker.call("objects.list", topic="t")["items"]) == 1
     assert broker.stop() == 0

@@ -482,6 +482,12 @@ class BrokerProcess:
             answer: dict[str, Any] = client.post(f"{self.http}/rpc", json=body).json()
         return answer
 
+    def call(self, operation: str, /, **arguments: Any) -> dict[str, Any]:
+        """Call an operation over the admin port. Raises its error, as `OpsClient.call`."""
+        from pydanube_admin.remote import call_sync
+
+        return call_sync(self.admin, operation, arguments, principal="ann", timeout_s=60)
+
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of an operation over JSON-RPC; what asks for a plan is planned and applied."""
         answer = self.rpc(method, **params)

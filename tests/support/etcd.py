@@ -10,10 +10,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+import pytest
 
 from tests.support.broker_process import free_ports
 from tests.support.waiting import pause
@@ -195,3 +197,10 @@ class EtcdMembers:
                 return bool(json.load(answer)["health"] == "true")
         except (OSError, urllib.error.URLError):
             return False
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
+    """Run an etcd for one test. The fixture of the same name in conftest.py runs one for a module."""
+    with EtcdMembers(tmp_path / "etcd") as members:
+        yield members

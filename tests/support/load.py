@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -13,10 +15,11 @@ from pydanube_core.errors import Unavailable
 
 from tests.support.history import ConsumerLog, History, Row
 
-__all__ = ["PATIENCE", "Load", "read_topic"]
+__all__ = ["NUMBER", "PATIENCE", "Load", "consume_numbers", "read_topic"]
 
 # Longer than any number of restarts on a slow machine may take; what fails is to fail by the test's deadline.
 PATIENCE = Retry(max_elapsed_s=600, initial_s=0.02, max_delay_s=0.2)
+NUMBER: Final = struct.Struct("<Q")  # the beginning of a payload
 
 
 @dataclass
@@ -236,3 +239,14 @@ async def read_topic(client: Client, topic: str) -> dict[int | None, list[Row]]:
         async for message in reader:
             rows.setdefault(message.partition, []).append(Row.of(message))
     return rows
+
+
+async def consume_numbers(urls: str, topic: str, delivered: list[int]) -> None:
+    """Append the number of each message to `delivered` and acknowledge it, until the caller cancels this."""
+    async with (
+        connect(urls, retry=PATIENCE) as client,
+        client.consumer(topic, "s", start="earliest", ack_timeout_ms=3_600_000) as consumer,
+    ):
+        async for message in consumer:
+            delivered.append(NUMBER.unpack_from(message.payload)[0])
+            await message.ack()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -15,21 +14,16 @@ from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
 from tests.broker.moves.test_moves_between_brokers import broker_id, move
-from tests.support.etcd import EtcdMembers
+from tests.support.etcd import EtcdMembers, etcd
 from tests.support.killed_steps import killed_at
 from tests.support.several_brokers import SeveralBrokers
 
+__all__ = ["etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 BEFORE = [b"before-%d" % n for n in range(5)]
 TIERED = [b"tiered-%d" % n for n in range(5)]
 TAIL = [b"tail-%d" % n for n in range(5)]
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path / "etcd") as etcd:
-        yield etcd
 
 
 async def create(broker: Broker, topic: str) -> None:

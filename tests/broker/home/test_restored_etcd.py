@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +18,13 @@ from pydanube_core.errors import ClusterMismatch, StoreUnavailable
 from pydanube_storage.metadata import Put
 from pydanube_storage.objects import OwnerMark
 
-from tests.support.etcd import EtcdMembers
+from tests.support.etcd import EtcdMembers, etcd
 from tests.support.memory_store import MemoryStore
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
+__all__ = ["etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path / "etcd") as etcd:
-        yield etcd
 
 
 async def write(broker: Broker, topic: str) -> None:
