@@ -119,13 +119,13 @@ class Peers:
     """Calls other brokers at the addresses that they registered. Single user: the loop.
 
     Args:
-        asked: methods of this broker's port that others may call.
+        allowed: methods of this broker's port that others may call.
     """
 
-    def __init__(self, port: ClusterPort, asked: Container[str]) -> None:
+    def __init__(self, port: ClusterPort, allowed: Container[str]) -> None:
         self._port = port
         self._places = Places(port)
-        self._asked = asked
+        self._allowed = allowed
         self._lines: dict[tuple[str, bool], _Line] = {}  # by address, and whether its calls only read
 
     async def aclose(self) -> None:
@@ -249,7 +249,7 @@ class Peers:
 
         Raises `InvalidArgument`.
         """
-        if method not in self._asked:
+        if method not in self._allowed:
             raise InvalidArgument(f"{method[:100]!r} is not sent to other brokers", field="operation")
         given = arguments_of(method, arguments)
         return answer_to_json(method, await getattr(self._port, method)(**given))

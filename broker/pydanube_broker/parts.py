@@ -89,7 +89,7 @@ class BrokerParts:
         self.log_ring = LogRing()
         self.data_changes = DataChanges()
         self.load_meter = LoadMeter(settings.balance.interval)
-        self.told = BalanceResult()
+        self.balance = BalanceResult()
         self.tasks: set[asyncio.Task[None]] = set()
         # The record by which others take this broker's topics over without a plan. None: its topics wait for it
         self.taken_over_by: ChainRecord | None = None

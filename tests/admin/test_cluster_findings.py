@@ -68,8 +68,10 @@ async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrok
         assert found["severity"] == "critical"
         assert found["evidence"]["brokers"][down_id] >= 1
         assert [each["operation"] for each in found["next"]] == ["brokers.list", "brokers.remove"]
-        broker.told.silent = {down_id: "it did not answer a moment before its lease was over"}
-        view = ClusterViewing(broker.registry, broker.health, broker.tier, broker.chain, broker.told).view(0)
+        broker.balance.silent = {down_id: "it did not answer a moment before its lease was over"}
+        view = ClusterViewing(broker.registry, broker.health, broker.tier, broker.chain, broker.balance).view(
+            0
+        )
         assert view is not None
         assert down_id in view.absent
         assert down_id not in view.silent, "it is said once what is wrong with a broker"

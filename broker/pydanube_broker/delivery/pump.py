@@ -200,7 +200,7 @@ class SubscriptionPump:
                 random=random.random,
             )
             if self._handover is not None:
-                self._core.places.take_in(self._handover, self.engine.deadlines.now_ms(), self._kept_until_ms)
+                self._core.places.restore(self._handover, self.engine.deadlines.now_ms(), self._kept_until_ms)
                 self._handover = None
                 self.schedule_tick()
             if self.topic.start_offset > self._core.floor:

@@ -206,7 +206,7 @@ def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witnesses:
+class Preconditions:
     """Values that guard a change beside the assignment. The shell reads them immediately before.
 
     take away, give up: `start_offset` and `resumes_at` of the log, which is not complete in the store.
@@ -227,16 +227,16 @@ class Witnesses:
     counter: EpochCounter | None = None
 
 
-def with_epoch(change: Change, witnesses: Witnesses) -> Change:
+def with_epoch(change: Change, preconditions: Preconditions) -> Change:
     """Return the change with its epoch. For `arrive` the epoch comes from the counter."""
     if change.step is not MoveStep.ARRIVE:
         return change
-    assert witnesses.counter is not None
-    epoch = Epoch(max(witnesses.counter.epoch, change.after.sealed_epoch) + 1)
+    assert preconditions.counter is not None
+    epoch = Epoch(max(preconditions.counter.epoch, change.after.sealed_epoch) + 1)
     return replace(change, after=replace(change.after, epoch=epoch))
 
 
-def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[Guard]]:
+def transaction(change: Change, preconditions: Preconditions) -> tuple[list[Put], list[Guard]]:
     """Return the writes of a settled change and their guards."""
     after = change.after
     key = keys.assignment_key(after.topic_id)
@@ -244,25 +244,25 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[G
     guards: list[Guard] = [ModRevision(key, change.revision)]
     match change.step:
         case MoveStep.TAKE_AWAY | MoveStep.GIVE_UP:
-            _raise_head(Epoch(after.epoch + 1), witnesses, after, writes, guards)
-            if witnesses.journal is not None and change.step is MoveStep.TAKE_AWAY:
+            _raise_head(Epoch(after.epoch + 1), preconditions, after, writes, guards)
+            if preconditions.journal is not None and change.step is MoveStep.TAKE_AWAY:
                 # A plan: it ends if the owner comes back, until the topic is sealed
                 guards += [
                     Absent(keys.member_key(after.broker_id)),
-                    ModRevision(keys.journal_key(after.broker_id), witnesses.journal),
+                    ModRevision(keys.journal_key(after.broker_id), preconditions.journal),
                 ]
         case MoveStep.ARRIVE:
-            assert witnesses.member is not None, "the target is registered"
-            _raise_head(after.epoch, witnesses, after, writes, guards)
+            assert preconditions.member is not None, "the target is registered"
+            _raise_head(after.epoch, preconditions, after, writes, guards)
             guards += [
-                ModRevision(keys.member_key(after.broker_id), witnesses.member),
+                ModRevision(keys.member_key(after.broker_id), preconditions.member),
                 Absent(keys.removed_key(after.broker_id)),
             ]
-            _count_epoch(witnesses, after, writes, guards)
+            _count_epoch(preconditions, after, writes, guards)
         case MoveStep.ASSIGN:
-            assert witnesses.leadership is not None, "only the leader assigns"
-            guards.append(witnesses.leadership.guard)
-            _count_epoch(witnesses, after, writes, guards)
+            assert preconditions.leadership is not None, "only the leader assigns"
+            guards.append(preconditions.leadership.guard)
+            _count_epoch(preconditions, after, writes, guards)
         case MoveStep.BEGIN | MoveStep.READY | MoveStep.CANCEL | MoveStep.OPEN | MoveStep.DAMAGED:
             pass
         case _:
@@ -271,34 +271,36 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[G
 
 
 def joined(
-    taken: Change, assigned: Change, witnesses: Witnesses, by: Witnesses
+    taken: Change, assigned: Change, preconditions: Preconditions, by: Preconditions
 ) -> tuple[list[Put], list[Guard]]:
     """Return the writes and guards of `take_away` or `give_up` and the `assign` that follows, as one transaction.
 
     Args:
-        witnesses: of `taken`.
+        preconditions: of `taken`.
         by: of `assigned`.
     """
     assert taken.step in (MoveStep.TAKE_AWAY, MoveStep.GIVE_UP)
     assert assigned.step is MoveStep.ASSIGN
-    before, conditions = transaction(taken, witnesses)
+    before, conditions = transaction(taken, preconditions)
     writes, guards = transaction(assigned, by)
     assert guards[0] == conditions[0], "both change the assignment that was read"
     return [writes[0], *before[1:], *writes[1:]], [*conditions, *guards[1:]]
 
 
-def _count_epoch(witnesses: Witnesses, after: Assignment, writes: list[Put], guards: list[Guard]) -> None:
-    assert witnesses.counter is not None
-    assert witnesses.counter.epoch < after.epoch, "no epoch of a name is given twice"
-    guards += witnesses.counter.guards
+def _count_epoch(
+    preconditions: Preconditions, after: Assignment, writes: list[Put], guards: list[Guard]
+) -> None:
+    assert preconditions.counter is not None
+    assert preconditions.counter.epoch < after.epoch, "no epoch of a name is given twice"
+    guards += preconditions.counter.guards
     writes.append(Put(keys.epoch_key(after.topic), EpochRecord(epoch=after.epoch).to_json()))
 
 
 def _raise_head(
-    epoch: Epoch, witnesses: Witnesses, after: Assignment, writes: list[Put], guards: list[Guard]
+    epoch: Epoch, preconditions: Preconditions, after: Assignment, writes: list[Put], guards: list[Guard]
 ) -> None:
-    key, found = head_key(after.topic_id), witnesses.head
-    writes.append(Put(key, _raised(found, epoch, witnesses).to_json()))
+    key, found = head_key(after.topic_id), preconditions.head
+    writes.append(Put(key, _raised(found, epoch, preconditions).to_json()))
     guards.append(Absent(key) if found is None else ModRevision(key, found.revision))
 
 
@@ -342,17 +344,17 @@ def leaders_change(now: Assignment, revision: Revision, view: LeaderView) -> Cha
             assert_never(now.stage)
 
 
-def _raised(found: Committed | None, epoch: Epoch, witnesses: Witnesses) -> CatalogHead:
+def _raised(found: Committed | None, epoch: Epoch, preconditions: Preconditions) -> CatalogHead:
     if found is not None:
-        resumes_at = max(found.head.resumes_at, witnesses.resumes_at)
+        resumes_at = max(found.head.resumes_at, preconditions.resumes_at)
         return replace(found.head, epoch=max(found.head.epoch, epoch), resumes_at=resumes_at)
-    start = witnesses.start_offset
+    start = preconditions.start_offset
     return CatalogHead(
         epoch=epoch,
-        folder=witnesses.folder,
+        folder=preconditions.folder,
         start_offset=start,
         tiered_offset=start,
-        resumes_at=witnesses.resumes_at,
+        resumes_at=preconditions.resumes_at,
     )
 
 

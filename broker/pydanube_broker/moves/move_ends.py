@@ -24,7 +24,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.epochs import EpochCounter, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.membership import MemberRecord
-from pydanube_broker.moves.move import Change, MoveStep, Witnesses, transaction, with_epoch
+from pydanube_broker.moves.move import Change, MoveStep, Preconditions, transaction, with_epoch
 
 # Topics of one transaction, by step. A transaction has at most 100 guards and writes: an `arrive` has six, an `open` two.
 SHARED: Final = {MoveStep.ARRIVE: 10, MoveStep.OPEN: 40}
@@ -127,20 +127,22 @@ class MoveEnds:
 
     async def _transact(self, starts: Mapping[_End, int]) -> None:
         arriving = {end: start for end, start in starts.items() if end.change.step is MoveStep.ARRIVE}
-        witnesses = dict.fromkeys(starts, Witnesses()) | (await self._witnesses(arriving) if arriving else {})
-        settled = {end: with_epoch(end.change, witnesses[end]) for end in starts}
+        preconditions = dict.fromkeys(starts, Preconditions()) | (
+            await self._read_preconditions(arriving) if arriving else {}
+        )
+        settled = {end: with_epoch(end.change, preconditions[end]) for end in starts}
         writes: list[Write] = []
         guards: list[Guard] = []
         for end, change in settled.items():
-            some_writes, some_guards = transaction(change, witnesses[end])
+            some_writes, some_guards = transaction(change, preconditions[end])
             writes += some_writes
             guards += [guard for guard in some_guards if guard not in guards]
         revision = await self._store.transact(writes, guards=guards)
         for end, change in settled.items():
             end.outcome = change, revision
 
-    async def _witnesses(self, starts: Mapping[_End, int]) -> dict[_End, Witnesses]:
-        """Read all witnesses concurrently. Raises the first error."""
+    async def _read_preconditions(self, starts: Mapping[_End, int]) -> dict[_End, Preconditions]:
+        """Read all preconditions concurrently. Raises the first error."""
         members: list[Revision] = []
         heads: dict[_End, Committed | None] = {}
         counters: dict[_End, EpochCounter] = {}
@@ -169,7 +171,7 @@ class MoveEnds:
         if failures:
             raise failures[0]
         return {
-            end: Witnesses(
+            end: Preconditions(
                 head=heads[end],
                 folder=self._folder_of(end.change.after.topic_id, end.change.after.topic),
                 start_offset=start,

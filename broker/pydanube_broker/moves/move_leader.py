@@ -18,7 +18,7 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.epochs import epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.moves.move import LeaderView, Witnesses, leaders_change, transaction
+from pydanube_broker.moves.move import LeaderView, Preconditions, leaders_change, transaction
 
 log = logging.getLogger("pydanube.cluster")
 
@@ -110,7 +110,7 @@ class MoveLeader:
         change = leaders_change(now, item.mod_revision, self._view(now, brokers, counter.epoch))
         if change is None:
             return
-        writes, guards = transaction(change, Witnesses(leadership=self._leadership, counter=counter))
+        writes, guards = transaction(change, Preconditions(leadership=self._leadership, counter=counter))
         try:
             await self._store.transact(writes, guards=guards)
         except GuardFailed as error:

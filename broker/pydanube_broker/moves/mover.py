@@ -35,7 +35,7 @@ from pydanube_broker.copying.target import Copied, Copies
 from pydanube_broker.moves.move import (
     MAX_ROUNDS,
     Change,
-    Witnesses,
+    Preconditions,
     transaction,
 )
 from pydanube_broker.moves.move_ends import SHARED, MoveEnds
@@ -186,9 +186,8 @@ class Mover:
         )
         self._drives: dict[TopicId, _Drive] = {}
         self._incoming: dict[TopicId, _Incoming] = {}
-        self._stopped: dict[
-            TopicId, int
-        ] = {}  # stopped topic → the turn of its participant in which it stopped
+        # Stopped topic → turn of its participant at which it stopped
+        self._stopped: dict[TopicId, int] = {}
         self._changed = anyio.Event()  # a participant has seen another record, or has stopped
         # Failures that were logged since `_logged_from_s`
         self._logged: set[tuple[str, TopicId, str]] = set()
@@ -536,7 +535,7 @@ class Mover:
                 assert self._group is not None
                 change, revision = await self.ends.send(change, self._group)
             else:
-                writes, guards = transaction(change, Witnesses())
+                writes, guards = transaction(change, Preconditions())
                 revision = await self._store.transact(writes, guards=guards)
         except GuardFailed:
             self._act(topic_id, lambda participant: participant.refused(turn))

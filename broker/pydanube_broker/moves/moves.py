@@ -41,7 +41,7 @@ from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.moves.inheritance import Inheritances
 from pydanube_broker.moves.leaving import Leaving
 from pydanube_broker.moves.loss_watch import LossWatch
-from pydanube_broker.moves.move import Witnesses, begin, transaction
+from pydanube_broker.moves.move import Preconditions, begin, transaction
 from pydanube_broker.moves.move_leader import Brokers, MoveLeader
 from pydanube_broker.moves.mover import Mover
 from pydanube_broker.moves.removed_brokers import RemovedBrokers
@@ -97,7 +97,7 @@ class Moves:
         self._tier: Tier
         self._chain: JournalChain
         self._reports: TopicReports
-        self.taking: RemovedBrokers
+        self.removed: RemovedBrokers
         self.mover: Mover | None = None
         self._draining = anyio.Event()
         self._sealed: set[TopicId] = set()  # for the leader, which assigns them
@@ -155,7 +155,7 @@ class Moves:
         self._reports = TopicReports(tier.child.call, chain.call, tier.cluster)
         folder = self._hub.journal.folder.parent
         self._inherited = Inheritances(chain.store, tier.cluster, folder, self._worker_threads)
-        self.taking = RemovedBrokers(
+        self.removed = RemovedBrokers(
             self._store,
             self._registry.catalog,
             self._reports,
@@ -166,7 +166,7 @@ class Moves:
         self._left = LostAndFound(self._settings, me, self._hub, tier.cluster, tier.child)
         async with anyio.create_task_group() as group:
             await group.start(self._inherited.run)
-            self.taking.take_overs.own_part = lambda chain: group.start_soon(self._inherited.begin, chain)
+            self.removed.take_overs.own_part = lambda chain: group.start_soon(self._inherited.begin, chain)
             await group.start(mover.run)
             self.mover = mover
             for topic_id, (assignment, revision) in self._early.items():
@@ -267,7 +267,7 @@ class Moves:
                 continue
             try:
                 if leader is None:
-                    self.taking.unsettled = True  # another leader may have fenced
+                    self.removed.unsettled = True  # another leader may have fenced
                     leader = MoveLeader(self._store, coordinator.leadership, now_ms=monotonic_ms)
                     losses = LossWatch(monotonic_ms(), LEASE_MS)
                 brokers = self._brokers(coordinator)
@@ -280,7 +280,7 @@ class Moves:
                     owners=coordinator.lost_owners(),
                     connected=self._health.metadata_away is None,
                 )
-                await self.taking.look(coordinator, due)
+                await self.removed.look(coordinator, due)
                 await leader.look_after(coordinator.moving_places(), brokers)
             except ClusterError as error:
                 leader = None
@@ -359,7 +359,7 @@ class Moves:
                 await coordinator.give(record, to)
         for start in range(0, len(changes), TOPICS_AT_ONCE):
             some = changes[start : start + TOPICS_AT_ONCE]
-            steps = [transaction(change, Witnesses()) for change in some]
+            steps = [transaction(change, Preconditions()) for change in some]
             try:
                 await self._store.transact(
                     [write for writes, _ in steps for write in writes],
@@ -532,20 +532,20 @@ class Moves:
         """
         coordinator, stored = self._registry.ownership.coordinator, self._stored(records)
         given_up = [each.topic_id for each in stored if each.name in without_copy]
-        await self.taking.take_overs.plan(coordinator, stored, given_up)
+        await self.removed.take_overs.plan(coordinator, stored, given_up)
 
     async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
         """Return the result that `take_over` would have, without a change. Raises as it does."""
         stored, found = self._stored(records), list[TakeOverFacts]()  # a lone broker is refused here
-        owners = self.taking.take_overs.owners(self._registry.ownership.coordinator, stored)
+        owners = self.removed.take_overs.owners(self._registry.ownership.coordinator, stored)
         for owner, topics in owners.items():
-            found += await self.taking.forecast_take_over(owner, topics)
+            found += await self.removed.forecast_take_over(owner, topics)
         return found
 
     @property
     def fences(self) -> int:
         """The number of lost brokers' chains that this broker has fenced since its start."""
-        return 0 if self.mover is None else self.taking.take_overs.fences
+        return 0 if self.mover is None else self.removed.take_overs.fences
 
     def removals(self) -> RemovedBrokers:
         """Return the part that removes brokers. Raises `LastBroker` for a lone broker."""
@@ -553,7 +553,7 @@ class Moves:
             raise LastBroker(
                 "this broker is alone: there is no other that could be removed", field="broker_id"
             )
-        return self.taking
+        return self.removed
 
     # -- TopicSwitch -----------------------------------------------------------------------------------------------
 
@@ -561,7 +561,7 @@ class Moves:
         ownership = self._registry.ownership
         await self._registry.catalog.records.until_known(assignment.topic_id)
         epoch, head = self.rebuilt_from.pop(assignment.topic_id, (None, None))
-        head = await self._tier.take_in(assignment.topic_id, head if epoch == assignment.epoch else None)
+        head = await self._tier.adopt(assignment.topic_id, head if epoch == assignment.epoch else None)
         known = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         take_in_clients = None if known is None else await ownership.arriving(known)
         record = self._registry.catalog.index.topic_by_id(assignment.topic_id)
@@ -585,9 +585,9 @@ class Moves:
         head = state = None
         if not arrival.has_end:  # also if a leader of the previous release has dropped `from_store`
             await self._registry.catalog.records.until_known(assignment.topic_id)
-            head = await self.taking.head(assignment.topic_id)
+            head = await self.removed.head(assignment.topic_id)
             inherited = await self._inherit(assignment, head, arrival)
-            state = await self.taking.rebuild(assignment, head, arrival.next_offset or 0, inherited)
+            state = await self.removed.rebuild(assignment, head, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
         if head is not None:
             self.rebuilt_from[assignment.topic_id] = assignment.epoch, head

@@ -92,7 +92,7 @@ class DropCopy:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Carry out a change, with its witnesses. Answer `committed`, `refused` (by a guard) or `unknown`."""
+    """Carry out a change, with its preconditions. Answer `committed`, `refused` (by a guard) or `unknown`."""
 
     turn: int
     change: Change

@@ -49,7 +49,7 @@ from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inheritances, Inherited
-from pydanube_broker.moves.move import Witnesses, assign, give_up, joined, take_away
+from pydanube_broker.moves.move import Preconditions, assign, give_up, joined, take_away
 from pydanube_broker.moves.take_over import (
     NO_HEIR,
     FoundJournal,
@@ -276,7 +276,7 @@ class RemovedBrokers:
             self._ahead[broker_id] = {each.topic_id for each in busy}, time.monotonic() + _AHEAD_S
         targets = coordinator.spread([each.topic_id for each in places], to_heirs=True)
         places = [each for each in places if each.topic_id in targets]
-        witnesses = await self._read(coordinator, places)
+        preconditions = await self._read(coordinator, places)
         waiting = iter(places)
 
         async def take() -> None:
@@ -285,7 +285,7 @@ class RemovedBrokers:
                 prepared = [
                     self._prepare(coordinator, place, said, targets[place.topic_id], journal, found)
                     for place in some
-                    if (found := witnesses.get(place.topic_id)) is not None
+                    if (found := preconditions.get(place.topic_id)) is not None
                 ]
                 await self._take(coordinator, deque(each for each in prepared if each is not None))
 
@@ -303,11 +303,11 @@ class RemovedBrokers:
             return
         said, _ = await self._reports.read(broker_id)
         targets = coordinator.spread([each.topic_id for each in places], to_heirs=True)
-        witnesses = await self._read(coordinator, places)
+        preconditions = await self._read(coordinator, places)
         prepared = [
             self._prepare(coordinator, place, said, targets[place.topic_id], journal, found)
             for place in places
-            if place.topic_id in targets and (found := witnesses.get(place.topic_id)) is not None
+            if place.topic_id in targets and (found := preconditions.get(place.topic_id)) is not None
         ]
         await self._take(coordinator, deque(each for each in prepared if each is not None))
 
@@ -562,15 +562,15 @@ class RemovedBrokers:
         epoch = Epoch(max(counter.epoch, now.epoch) + 1)
         assigned = assign(taken.after, revision, target, incarnation=incarnation, epoch=epoch)
         name = now.topic
-        witnesses = Witnesses(
+        preconditions = Preconditions(
             head=head,
             folder=topic_folder(self._cluster, name.namespace, name.name, topic_id),
             start_offset=state.start_offset,
             resumes_at=end,
             journal=None if journal is None or (chain is None and not is_given_up) else journal.revision,
         )
-        by = Witnesses(leadership=coordinator.leadership, counter=counter)
-        writes, guards = joined(taken, assigned, witnesses, by)
+        by = Preconditions(leadership=coordinator.leadership, counter=counter)
+        writes, guards = joined(taken, assigned, preconditions, by)
         facts = {
             "topic": str(name),
             "broker_id": str(place.broker_id),

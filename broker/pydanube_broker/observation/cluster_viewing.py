@@ -36,14 +36,14 @@ class ClusterViewing:
         health: Health,
         tier: Tier,
         chain: JournalChain,
-        told: BalanceResult,
+        balance: BalanceResult,
         dials: GoneDials | None = None,
     ) -> None:
         self._registry = registry
         self._health = health
         self._tier = tier
         self._chain = chain
-        self._told = told
+        self._balance = balance
         self._dials = dials  # None for a lone broker
         self._since: dict[str, int] = {}
         self._drain: tuple[int, tuple[MoveFacts, ...]] | None = None  # topics and moves at the last progress
@@ -77,7 +77,7 @@ class ClusterViewing:
             tried={str(broker): dial for broker, dial in dials.items() if dial is not None},
             silent={  # a broker that is not registered any more is `absent`
                 each: why
-                for each, why in self._told.silent.items()
+                for each, why in self._balance.silent.items()
                 if BrokerId(int(each)) in coordinator.members
             },
             moves=tuple(ownership.moves()),
@@ -87,7 +87,7 @@ class ClusterViewing:
             left=self._registry.count if draining else 0,
             takers=len([broker for broker in coordinator.alive() if str(broker) != ownership.me.broker_id]),
             store_refused=hold.reason.message if refused and hold.reason is not None else None,
-            balance=self._told.balance,
+            balance=self._balance.balance,
             taken_over={
                 str(broker): TakenOverView(topics=each.topics, why=each.why, damaged=each.damaged)
                 for broker, each in coordinator.taken_over.items()

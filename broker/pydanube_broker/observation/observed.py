@@ -33,7 +33,7 @@ class Observed(Protocol):
     relay: Relay | None  # None for a lone broker
     data_dir: DataDir
     settings: Settings
-    told: BalanceResult
+    balance: BalanceResult
     started_at: float  # monotonic seconds
 
     def credentials(self) -> tuple[Credential, ...]:

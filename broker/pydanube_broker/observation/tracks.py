@@ -94,8 +94,8 @@ class CursorTrack:
     """The past of one subscription of one log."""
 
     __slots__ = (
-        "cursor_moved_ms", "emitted", "first_ms", "last", "look_at_ms", "rewound", "ring",
-        "risen_ms", "settled", "stamp", "subscription_id", "told", "unread_since_ms",
+        "cursor_moved_ms", "emitted", "first_ms", "last", "look_at_ms", "noted_status", "rewound",
+        "ring", "risen_ms", "settled", "stamp", "subscription_id", "unread_since_ms",
     )  # fmt: skip
 
     def __init__(self, subscription_id: int, now_ms: int) -> None:
@@ -111,7 +111,7 @@ class CursorTrack:
         self.risen_ms: dict[str, int] = {}  # time of each counter's last rise
         self.look_at_ms = 0  # deadline of its next assessment
         self.settled: SettledStatus | None = None
-        self.told: object = None  # the settled status and its begin, at the last note for lists
+        self.noted_status: object = None  # the settled status and its begin, at the last note for lists
 
     def see(self, state: CursorState, *, keep: bool) -> None:
         """Record the present state of the subscription."""

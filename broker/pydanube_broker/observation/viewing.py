@@ -61,7 +61,7 @@ class Viewer:
             observed.health,
             observed.tier,
             observed.chain,
-            observed.told,
+            observed.balance,
             None if observed.relay is None else observed.relay.dials,
         )
 

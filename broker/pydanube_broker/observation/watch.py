@@ -201,8 +201,8 @@ class Observation:
         moved_ms = max(track.last_growth_ms or 0, cursor.cursor_moved_ms or 0)
         # One round more than the window, in which the rates come to rest.
         lively_ms = (self.options.window_s + 2 * self.options.sample_interval_s) * 1000
-        if settled != cursor.told or now - moved_ms <= lively_ms:
-            cursor.told = settled
+        if settled != cursor.noted_status or now - moved_ms <= lively_ms:
+            cursor.noted_status = settled
             self._observed.registry.list_changes.note((log_name, subscription))
 
     def _silent(self, track: LogTrack, now: int) -> bool:

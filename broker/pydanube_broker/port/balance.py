@@ -73,4 +73,4 @@ class BalancePart:
         return self._broker.registry.ownership.failed_moves()
 
     def note_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
-        self._broker.told.balance, self._broker.told.silent = found, silent
+        self._broker.balance.balance, self._broker.balance.silent = found, silent

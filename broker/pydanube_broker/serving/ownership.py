@@ -309,14 +309,14 @@ class Ownership:
                 for record in mine:
                     place = self.coordinator.place(record.topic_id) if self.several else None
                     had_an_owner = place is not None and place.epoch > 1
-                    take_in = await self.arriving(record) if had_an_owner else None
+                    add_clients = await self.arriving(record) if had_an_owner else None
                     # A deletion in between has not found it among the served topics, so it must not become one.
                     now = self._catalog.index.topic_by_id(record.topic_id)
                     if now is not None and record.topic_id in owned and record.topic_id not in self.held:
                         if record.topic not in self.topics:
                             topic = self.adopt(now)
-                            if take_in is not None:
-                                take_in(topic)
+                            if add_clients is not None:
+                                add_clients(topic)
                     else:
                         gone.add(record.topic_id)
                         if now is None and not self._catalog.restorable.keeps_data(record.topic_id):

@@ -122,7 +122,7 @@ def handover_of(
     return replace(found, slots=_slots_below(window, found.end))
 
 
-def take_in(
+def restore_handover(
     window: Window,
     handover: Handover,
     reserve_places: Callable[[Handover], Sequence[Consumer]],

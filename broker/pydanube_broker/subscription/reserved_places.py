@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydanube_broker.subscription.effects import Effect
-from pydanube_broker.subscription.handover import Handover, handover_of, take_in
+from pydanube_broker.subscription.handover import Handover, handover_of, restore_handover
 from pydanube_broker.subscription.members import Members
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.window import Window
@@ -23,13 +23,15 @@ class ReservedPlaces:
         self._aside = aside
         self.until_ms: int | None = None  # None if there are none
 
-    def take_in(self, handover: Handover, now_ms: int, until_ms: int) -> None:
-        """Take in the former owner's handover, before anything else. Places are reserved until `until_ms`."""
+    def restore(self, handover: Handover, now_ms: int, until_ms: int) -> None:
+        """Restore the former owner's handover, before anything else. Places are reserved until `until_ms`."""
         slots = self._members.slots
         self._members.idle = dict(handover.idle)
         if self._members.idle:
             self.until_ms = until_ms
-        if take_in(self._window, handover, self._members.reserve_places, now_ms, keyed=slots is not None):
+        if restore_handover(
+            self._window, handover, self._members.reserve_places, now_ms, keyed=slots is not None
+        ):
             self.until_ms = until_ms
             if slots is not None:
                 slots.own_in_flight(self._window)

@@ -393,7 +393,7 @@ class Tier:
         self.cold.cache.drop(topic_id)
         self.object_bytes.pop(topic_id, None)
 
-    async def take_in(self, topic_id: int, head: CatalogHead | None = None) -> CatalogHead | None:
+    async def adopt(self, topic_id: int, head: CatalogHead | None = None) -> CatalogHead | None:
         """Take over the objects of a topic that came from another broker. Return its head. Raises `StoreUnavailable`.
 
         `head`: if it has been read already.

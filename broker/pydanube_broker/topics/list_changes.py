@@ -40,7 +40,7 @@ class ListChanges:
         return self._last
 
     @property
-    def kept(self) -> int:
+    def size(self) -> int:
         """The number of remembered keys."""
         return len(self._noted) + len(self._numbers)
 

@@ -81,7 +81,7 @@ class MemoryTopic(Topic):
 
     def resume_producer(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
         """Accept the session of another start or broker: nothing is stored, so nothing can be stored twice."""
-        return self.state.producers.take_in(producer_id, epoch, token)
+        return self.state.producers.resume_foreign(producer_id, epoch, token)
 
     def when_room(self, done: Callable[[], None]) -> None:
         """Call `done` immediately: there is always room."""

@@ -189,7 +189,7 @@ class Producers:
         if producer_id in self._sessions:
             self._sessions.move_to_end(producer_id)
 
-    def take_in(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
+    def resume_foreign(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
         """As `resume`, also for a session opened before this start or at another broker. For topics that store no sessions.
 
         Raises `ProducerFenced`.

@@ -90,8 +90,8 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
             begun = last = time.monotonic_ns()
             first = 0
             batches = receiver.batches()
-            taking = asyncio.current_task()
-            assert taking is not None
+            receiving = asyncio.current_task()
+            assert receiving is not None
             over = False
 
             async def look() -> None:
@@ -102,9 +102,9 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
                     complete = tally.total() >= spec["messages"]
                     if (time.monotonic_ns() - last) / 1e9 > (SETTLE_S if complete else QUIET_S):
                         over = True
-                        taking.cancel()
+                        receiving.cancel()
 
-            # Beside the taking, not around each batch: that would cost a task and a timer for a few hundred messages.
+            # Beside the receiving, not around each batch: that would cost a task and a timer for a few hundred messages.
             looking = asyncio.ensure_future(look())
             async with Acks(spec["ack_delay_s"]) as acks:
                 try:
@@ -117,7 +117,7 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
                 except asyncio.CancelledError:
                     if not over:
                         raise
-                    taking.uncancel()
+                    receiving.uncancel()
             looking.cancel()
             await batches.aclose()
     return {

@@ -104,8 +104,8 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
     unknown = [f"broker {b.broker_id}: {b.unknown}" for b in snapshot.brokers if b.unknown is not None]
     if unknown:
         return _undecided(snapshot, stale, f"some loads are missing: {'; '.join(unknown[:5])}")
-    taking = [broker for broker in snapshot.brokers if broker.accepts]
-    views = {r: _view(r, snapshot, taking, policy) for r in Resource}
+    accepting = [broker for broker in snapshot.brokers if broker.accepts]
+    views = {r: _view(r, snapshot, accepting, policy) for r in Resource}
     active = [r for r, view in views.items() if view.counts]
     bottleneck = max(active, key=lambda r: _fullness(views[r]), default=None)
     leaving = {b.broker_id for b in snapshot.brokers if not b.accepts}
@@ -121,11 +121,11 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
         (b, r) for r in active for b, used in views[r].used.items() if used > views[r].upper * (1 + 1e-9)
     ]
     hot = _hot_topics(snapshot, bottleneck)
-    deductions = _deductions(snapshot, taking, views, bottleneck, full, stranded, hot, policy)
+    deductions = _deductions(snapshot, accepting, views, bottleneck, full, stranded, hot, policy)
     rejected: dict[Rejection, int] = {}
     moves: list[Move] = []
     state = State(snapshot, active or [Resource.CPU], policy)
-    enough = len(taking) >= policy.min_brokers
+    enough = len(accepting) >= policy.min_brokers
     if enough and (uneven or full or stranded):
         moves, rejected = plan_moves(state, bottleneck or Resource.CPU, policy, level=bool(uneven or full))
     elif not enough:
@@ -133,18 +133,20 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
     else:
         rejected[Rejection.BALANCED] = 1
     still_full = any(
-        state.known[r] and state.used(b, r) > policy.capacity_share for r in active for b in state.taking
+        state.known[r] and state.used(b, r) > policy.capacity_share for r in active for b in state.accepting
     )
     verdict = BalanceVerdict.IMBALANCED if uneven or full or stranded else BalanceVerdict.BALANCED
     if full and still_full:
         verdict = BalanceVerdict.OVERLOADED
     before = None if bottleneck is None else views[bottleneck].spread.highest
     after = (
-        None if bottleneck is None else max((state.used(b, bottleneck) for b in state.taking), default=None)
+        None
+        if bottleneck is None
+        else max((state.used(b, bottleneck) for b in state.accepting), default=None)
     )
     return Assessment(
         verdict=verdict,
-        because=_because(verdict, views, bottleneck, full, uneven, stranded, taking),
+        because=_because(verdict, views, bottleneck, full, uneven, stranded, accepting),
         score=max(0.0, 100.0 - sum(each.points for each in deductions)),
         deductions=deductions,
         bottleneck=bottleneck,
@@ -154,7 +156,7 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
         rejected=rejected,
         highest_before=before,
         highest_after=after,
-        what_if=_what_if(taking, bottleneck, policy),
+        what_if=_what_if(accepting, bottleneck, policy),
         missing=stale,
         epoch=snapshot.epoch,
     )
@@ -180,18 +182,18 @@ def _undecided(snapshot: Snapshot, stale: Sequence[str], because: str) -> Assess
 
 
 def _view(
-    resource: Resource, snapshot: Snapshot, taking: Sequence[BrokerLoad], policy: Policy
+    resource: Resource, snapshot: Snapshot, accepting: Sequence[BrokerLoad], policy: Policy
 ) -> ResourceView:
     known = all(resource in broker.capacity for broker in snapshot.brokers)
-    scale = {b.broker_id: b.capacity[resource] if known else 1.0 for b in taking}
-    used = {b.broker_id: b.load.get(resource, 0.0) / scale[b.broker_id] for b in taking}
+    scale = {b.broker_id: b.capacity[resource] if known else 1.0 for b in accepting}
+    used = {b.broker_id: b.load.get(resource, 0.0) / scale[b.broker_id] for b in accepting}
     total = sum(b.load.get(resource, 0.0) for b in snapshot.brokers)
     mean = total / sum(scale.values()) if scale else 0.0
     upper, lower = mean * (1 + policy.start_band), mean * (1 - policy.start_band)
     highest_load = max((b.load.get(resource, 0.0) for b in snapshot.brokers), default=0.0)
     return ResourceView(
         resource=resource,
-        counts=bool(taking) and highest_load > policy.floors.get(resource, 0.0),
+        counts=bool(accepting) and highest_load > policy.floors.get(resource, 0.0),
         capacity_known=known,
         used=used,
         spread=spread_of(list(used.values()) or [0.0]),
@@ -218,7 +220,7 @@ def _hot_topics(snapshot: Snapshot, bottleneck: Resource | None) -> list[str]:
 
 def _deductions(
     snapshot: Snapshot,
-    taking: Sequence[BrokerLoad],
+    accepting: Sequence[BrokerLoad],
     views: Mapping[Resource, ResourceView],
     bottleneck: Resource | None,
     full: Sequence[tuple[str, Resource]],
@@ -244,12 +246,12 @@ def _deductions(
         found.append(
             Deduction(points=points, because=f"{resource}: the busiest broker has {ratio:.2f} times the mean")
         )
-    counts = {broker.broker_id: 0 for broker in taking}
+    counts = {broker.broker_id: 0 for broker in accepting}
     for topic in snapshot.topics:
         if topic.broker_id in counts:
             counts[topic.broker_id] += 1
     ratio = spread_of(list(counts.values()) or [0.0]).max_over_mean
-    if len(snapshot.topics) >= 10 * len(taking) and ratio is not None and ratio > _WORST_RATIO:
+    if len(snapshot.topics) >= 10 * len(accepting) and ratio is not None and ratio > _WORST_RATIO:
         found.append(
             Deduction(
                 points=_POINTS["count"], because=f"one broker has {ratio:.1f} times the mean number of topics"
@@ -272,10 +274,10 @@ def _because(
     full: Sequence[tuple[str, Resource]],
     uneven: Sequence[tuple[str, Resource]],
     stranded: int,
-    taking: Sequence[BrokerLoad],
+    accepting: Sequence[BrokerLoad],
 ) -> str:
     if bottleneck is None and not stranded:
-        return f"nothing is used enough to matter on {counted(len(taking), 'broker')}"
+        return f"nothing is used enough to matter on {counted(len(accepting), 'broker')}"
     if bottleneck is None or (stranded and not uneven and not full):
         return _stranded(stranded)
     view = views[bottleneck]
@@ -283,14 +285,14 @@ def _because(
     highest = f"{view.spread.highest:.0%} used" if view.capacity_known else _a_second(view.spread.highest)
     if verdict is BalanceVerdict.OVERLOADED:
         brokers = len({broker for broker, _ in full})
-        return f"{brokers} of {len(taking)} brokers are too full of {full[0][1]}, and no move helps: add a broker"
+        return f"{brokers} of {len(accepting)} brokers are too full of {full[0][1]}, and no move helps: add a broker"
     if verdict is BalanceVerdict.BALANCED:
         return (
             f"{bottleneck} is the bottleneck, the busiest broker has {ratio:.2f} times the mean ({highest})"
         )
     worst = uneven[0][1] if uneven else bottleneck
     ratio = views[worst].spread.max_over_mean or 0.0
-    return f"{worst}: the busiest of {len(taking)} brokers has {ratio:.2f} times the mean ({highest} of {bottleneck})"
+    return f"{worst}: the busiest of {len(accepting)} brokers has {ratio:.2f} times the mean ({highest} of {bottleneck})"
 
 
 def _stranded(topics: int) -> str:
@@ -303,17 +305,17 @@ def _a_second(load: float) -> str:
     return f"{load:,.0f} a second" if load >= 10 else f"{load:.2g} a second"
 
 
-def _what_if(taking: Sequence[BrokerLoad], bottleneck: Resource | None, policy: Policy) -> list[WhatIf]:
+def _what_if(accepting: Sequence[BrokerLoad], bottleneck: Resource | None, policy: Policy) -> list[WhatIf]:
     """Return the bottleneck with one broker less, and with one more of average capacity."""
     found = []
-    for count in (len(taking) - 1, len(taking), len(taking) + 1):
+    for count in (len(accepting) - 1, len(accepting), len(accepting) + 1):
         if count < 1 or bottleneck is None:
             continue
-        known = all(bottleneck in broker.capacity for broker in taking)
+        known = all(bottleneck in broker.capacity for broker in accepting)
         mean_used = None
         if known:
-            capacity = sum(broker.capacity[bottleneck] for broker in taking) / len(taking)
-            mean_used = sum(broker.load.get(bottleneck, 0.0) for broker in taking) / (capacity * count)
+            capacity = sum(broker.capacity[bottleneck] for broker in accepting) / len(accepting)
+            mean_used = sum(broker.load.get(bottleneck, 0.0) for broker in accepting) / (capacity * count)
         fits = None if mean_used is None else mean_used <= policy.capacity_share
         found.append(WhatIf(brokers=count, mean_used=mean_used, fits=fits))
     return found

@@ -67,7 +67,7 @@ class State:
         self.policy = policy
         self.resources = tuple(resources)
         self.brokers = {broker.broker_id: broker for broker in snapshot.brokers}
-        self.taking = [broker.broker_id for broker in snapshot.brokers if broker.accepts]
+        self.accepting = [broker.broker_id for broker in snapshot.brokers if broker.accepts]
         self.load = {
             broker.broker_id: {r: broker.load.get(r, 0.0) for r in self.resources}
             for broker in snapshot.brokers
@@ -95,10 +95,12 @@ class State:
 
     def _mean(self, resource: Resource) -> float:
         total = sum(load[resource] for load in self.load.values())
-        return total / sum(self.scale[resource][broker] for broker in self.taking) if self.taking else 0.0
+        return (
+            total / sum(self.scale[resource][broker] for broker in self.accepting) if self.accepting else 0.0
+        )
 
     def cost(self, band: float) -> float:
-        return sum(self.excess(broker, r, band) ** 2 for r in self.resources for broker in self.taking)
+        return sum(self.excess(broker, r, band) ** 2 for r in self.resources for broker in self.accepting)
 
     def excess(self, broker: str, resource: Resource, band: float) -> float:
         """Return a broker's load above the band, as a share of the mean."""
@@ -130,10 +132,10 @@ class _Planner:
     def empty_leaving(self) -> None:
         state = self.state
         for broker in state.brokers.values():
-            if broker.accepts or not state.taking:
+            if broker.accepts or not state.accepting:
                 continue
             for topic in sorted(state.topics[broker.broker_id].values(), key=self._weight, reverse=True):
-                target = min(state.taking, key=lambda one: (state.used(one, self.bottleneck), one))
+                target = min(state.accepting, key=lambda one: (state.used(one, self.bottleneck), one))
                 self._carry_out(topic, broker.broker_id, target, forced=True)
 
     # -- soft: the band ---------------------------------------------------------------------------------------
@@ -155,8 +157,8 @@ class _Planner:
 
     def _sources(self) -> list[str]:
         state, band = self.state, self.policy.target_band
-        over = {b: max(state.excess(b, r, band) for r in state.resources) for b in state.taking}
-        return sorted((b for b in state.taking if over[b] > 0), key=lambda b: -over[b])
+        over = {b: max(state.excess(b, r, band) for r in state.resources) for b in state.accepting}
+        return sorted((b for b in state.accepting if over[b] > 0), key=lambda b: -over[b])
 
     def _weight(self, topic: TopicLoad) -> tuple[float, str]:
         return (
@@ -184,7 +186,7 @@ class _Planner:
         for source in self._sources():
             topics = self._movable(source, _CANDIDATES)
             for topic in topics:
-                for target in state.taking:
+                for target in state.accepting:
                     if target == source:
                         continue
                     refused = self._refused(topic, target) or self._raises([(topic, source, target)])
@@ -203,7 +205,7 @@ class _Planner:
         state = self.state
         best: tuple[float, TopicLoad, TopicLoad, str, str] | None = None
         for source in self._sources()[:2]:
-            for target in state.taking:
+            for target in state.accepting:
                 if target == source:
                     continue
                 for one in self._movable(source, _SWAPS):
@@ -234,7 +236,7 @@ class _Planner:
         """Return the rejection if the steps together raise a maximum, or take a broker above its share of capacity."""
         state = self.state
         for r in state.resources:
-            highest = max(state.used(broker, r) for broker in state.taking)
+            highest = max(state.used(broker, r) for broker in state.accepting)
             for broker, amount in _change(steps, r).items():
                 after = (state.load[broker][r] + amount) / state.scale[r][broker]
                 if amount > 0 and after > highest * (1 + _ROUNDING):

@@ -13,7 +13,7 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.epochs import EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.moves.move import Witnesses, begin, transaction
+from pydanube_broker.moves.move import Preconditions, begin, transaction
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Delete, Guard, GuardFailed, KeyValue, Put, Revision, Write
@@ -157,7 +157,7 @@ async def test_a_move_that_begins_after_the_assignments_were_read_is_not_overwri
         await assigner.assign(topic, ONE, incarnation=LIFE)
     current = await assigner.found()
     first, (now, revision) = topics[0], current[topics[0].topic_id]
-    writes, guards = transaction(begin(now, revision, TWO, at_ms=1), Witnesses())
+    writes, guards = transaction(begin(now, revision, TWO, at_ms=1), Preconditions())
     if together:
         await store.transact(writes, guards=guards)
         made = await assigner.assign_all(topics, ONE, incarnation=LIFE, current=current)

@@ -26,7 +26,7 @@ from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers, Copies
 from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
-from pydanube_broker.moves.move import Witnesses, begin, transaction
+from pydanube_broker.moves.move import Preconditions, begin, transaction
 from pydanube_broker.moves.move_leader import Brokers, MoveLeader
 from pydanube_broker.moves.mover import Mover
 from pydanube_broker.outcome import outcome_of
@@ -320,7 +320,7 @@ class Pair:
         item = await self.store.get(key)
         assert item is not None
         change = begin(Assignment.of(key, item.value), item.mod_revision, target, at_ms=1)
-        writes, guards = transaction(change, Witnesses())
+        writes, guards = transaction(change, Preconditions())
         await self.store.transact(writes, guards=guards)
 
     async def assignment(self) -> Assignment:

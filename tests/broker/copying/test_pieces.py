@@ -225,4 +225,4 @@ def test_an_older_build_takes_what_consumers_hold_and_no_place_for_those_that_ho
     assert held_by_an_older_build(SMALL) == {500: replace(SMALL.handovers[0], idle=())}
     only_idle = replace(SMALL, handovers=(Handover(subscription_id=500, idle=(("idle", 8),)),))
     (found,) = held_by_an_older_build(only_idle).values()
-    assert found.end == 0, "it has no effect: `take_in` needs an offset"
+    assert found.end == 0, "it has no effect: `restore_handover` needs an offset"

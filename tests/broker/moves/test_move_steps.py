@@ -15,7 +15,7 @@ from pydanube_broker.moves.move import (
     PATIENCE_MS,
     Change,
     LeaderView,
-    Witnesses,
+    Preconditions,
     arrive,
     assign,
     begin,
@@ -51,7 +51,7 @@ def part(first: int, end: int) -> HandOverPart:
 MOVING = begin(SERVING, NOW, TWO, at_ms=1).after
 READY = ready(MOVING, NOW, LIFE).after
 COUNTER = EpochCounter(epoch=Epoch(8), guards=(ModRevision(keys.epoch_key(SERVING.topic), Revision(31)),))
-WITNESSES = Witnesses(folder="g", start_offset=2, member=Revision(60), counter=COUNTER)
+WITNESSES = Preconditions(folder="g", start_offset=2, member=Revision(60), counter=COUNTER)
 ARRIVED = with_epoch(arrive(READY, NOW, LIFE), WITNESSES).after
 SEALED = take_away(READY, NOW, TWO, at_ms=9).after
 ASSIGNED = assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(4)).after
@@ -126,7 +126,7 @@ def test_an_assignment_that_is_not_a_step_leaves_a_move_alone() -> None:
 def test_every_step_is_guarded_by_what_was_read() -> None:
     change = cancel(READY, NOW, ERROR)
     key = keys.assignment_key(READY.topic_id)
-    assert transaction(change, Witnesses()) == (
+    assert transaction(change, Preconditions()) == (
         [Put(key, replace(SERVING, failed=FAILED).to_json())],
         [ModRevision(key, NOW)],
     )
@@ -178,7 +178,7 @@ def test_objects_know_where_a_topic_goes_on_that_was_taken_away(there: bool) -> 
     head = CatalogHead(epoch=3, folder="f", start_offset=0, tiered_offset=5, objects=2, resumes_at=4)
     found = Committed(head=head, revision=Revision(40)) if there else None
     change = take_away(SERVING, NOW, TWO, at_ms=9)
-    writes, guards = transaction(change, Witnesses(head=found, folder="g", start_offset=2, resumes_at=99))
+    writes, guards = transaction(change, Preconditions(head=found, folder="g", start_offset=2, resumes_at=99))
     at = head_key(SERVING.topic_id)
     assert guards == [
         ModRevision(keys.assignment_key(SERVING.topic_id), NOW),
@@ -197,7 +197,7 @@ def test_only_the_leader_in_office_assigns_and_counts_the_epoch() -> None:
     counter_key = keys.epoch_key(SEALED.topic)
     counter = EpochCounter(epoch=Epoch(3), guards=(ModRevision(counter_key, Revision(31)),))
     change = assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(4))
-    writes, guards = transaction(change, Witnesses(leadership=leadership, counter=counter))
+    writes, guards = transaction(change, Preconditions(leadership=leadership, counter=counter))
     assert guards[1:] == [leadership.guard, *counter.guards]
     assert [write.key for write in writes if isinstance(write, Put)][1:] == [counter_key]
 
@@ -241,7 +241,10 @@ def test_a_lost_owners_topic_is_sealed_and_assigned_in_one_transaction() -> None
     counter = EpochCounter(epoch=Epoch(3), guards=(ModRevision(counter_key, Revision(31)),))
     taken = take_away(SERVING, NOW, TWO, at_ms=9)
     assigned = assign(taken.after, NOW, TWO, incarnation=LIFE, epoch=Epoch(4))
-    sealing, by = Witnesses(folder="g", resumes_at=99), Witnesses(leadership=leadership, counter=counter)
+    sealing, by = (
+        Preconditions(folder="g", resumes_at=99),
+        Preconditions(leadership=leadership, counter=counter),
+    )
     writes, guards = joined(taken, assigned, sealing, by)
     first, second = transaction(taken, sealing), transaction(assigned, by)
     assert {write.key: write.value for write in writes} == {

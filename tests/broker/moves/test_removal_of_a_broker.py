@@ -16,9 +16,9 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.copying.arrival import Arrival
-from pydanube_broker.moves import moves, removed_brokers
+from pydanube_broker.moves import removed_brokers
 from pydanube_broker.moves.moves import Moves
-from pydanube_broker.moves.removed_brokers import RemovedBrokers
+from pydanube_broker.moves.removed import RemovedBrokers
 from pydanube_broker.tier.topic_reports import TopicReports
 from pydanube_broker.topics.log_state import LogState
 from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
@@ -31,18 +31,12 @@ from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
 __all__ = ["cluster"]
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop", "no_reports"), pytest.mark.timeout(150)]
 
 TIERED = [b"tiered-%d" % n for n in range(10)]
 LOST = [b"lost-%d" % n for n in range(5)]
 AFTER = [b"after-%d" % n for n in range(5)]
 JUMP = 1 << 32
-
-
-@pytest.fixture(autouse=True)
-def says_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No minute is over in a test, on the slowest machine."""
-    monkeypatch.setattr(moves, "REPORT_S", 3600.0)
 
 
 async def half_tiered(cluster: SeveralBrokers, name: str, owner: Broker) -> None:
@@ -152,7 +146,7 @@ async def test_a_mirror_of_a_removed_broker_is_an_ordinary_topic_from_where_its_
     served = owner.registry.find(name)
     assert served is not None
     assert served.commit == len(TIERED)
-    head = await owner.moves.taking.head(TopicId(served.topic_id))
+    head = await owner.moves.removed.head(TopicId(served.topic_id))
     assert (head.tiered_offset, head.resumes_at) == (len(TIERED), len(TIERED))
     async with connect(owner.broker_url) as client, client.producer("t") as producer:
         await producer.send_many(AFTER)

@@ -17,7 +17,6 @@ from pydanube_broker.cluster import coordinator, keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
-from pydanube_broker.moves import moves
 from pydanube_broker.port import topics
 from pydanube_broker.settings.sections import Settings
 from pydanube_core.errors import ClusterError, Conflict, Fenced, Unavailable
@@ -31,19 +30,16 @@ from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, no_brokers, several_brokers
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("one_loop", "no_reports", "short_lease"),
+    pytest.mark.timeout(150),
+]
 
 NAME, OTHER = TopicName.parse("t"), TopicName.parse("other")
 FIRST = [b"first-%d" % n for n in range(10)]
 SECOND = [b"second-%d" % n for n in range(7)]
 THIRD = [b"third-%d" % n for n in range(5)]
-
-
-@pytest.fixture(autouse=True)
-def says_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No minute is over in a test, on the slowest machine."""
-    monkeypatch.setattr(moves, "REPORT_S", 3600.0)
-    monkeypatch.setattr(moves, "LEASE_MS", 300)  # until a new leader takes over
 
 
 def quick(settings: Settings) -> Broker:

@@ -21,7 +21,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState, taken_over
 from pydanube_broker.copying.arrival import Arrival
-from pydanube_broker.moves import inheritance, moves, removed_brokers
+from pydanube_broker.moves import inheritance, removed_brokers
 from pydanube_broker.moves.move import Change, MoveStep
 from pydanube_broker.moves.take_over import NO_HEIR
 from pydanube_broker.settings.sections import Cluster, Settings
@@ -39,20 +39,17 @@ from tests.support.several_brokers import SeveralBrokers, several_brokers
 from tests.support.waiting import until
 
 __all__ = ["cluster"]
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("one_loop", "no_reports", "short_lease"),
+    pytest.mark.timeout(150),
+]
 
 TIERED = [b"tiered-%d" % n for n in range(10)]
 COPIED = [b"copied-%d" % n for n in range(5)]
 LOST = [b"lost-%d" % n for n in range(3)]
 AFTER = [b"after-%d" % n for n in range(4)]
 JUMP = 1 << 32
-
-
-@pytest.fixture(autouse=True)
-def says_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No minute is over in a test, on the slowest machine."""
-    monkeypatch.setattr(moves, "REPORT_S", 3600.0)
-    monkeypatch.setattr(moves, "LEASE_MS", 300)  # until a new leader takes over without a plan
 
 
 async def filled(name: str, owner: Broker) -> None:
@@ -224,7 +221,7 @@ async def test_broker_that_is_back_before_its_topics_are_sealed_keeps_them(
             asked.set()
 
     for broker in cluster.brokers.values():
-        monkeypatch.setattr(broker.moves.taking, "look", nobody_looks)
+        monkeypatch.setattr(broker.moves.removed, "look", nobody_looks)
     await cluster.brokers[1].port.take_over("t")
     assert (await record_of(cluster, int(gone))).topics
     await cluster.start(3)
@@ -359,7 +356,7 @@ async def test_heir_keeps_nothing_of_a_topic_that_goes_to_another_heir(
     await copied(cluster, tmp_path, int(await lost(cluster, 3)))
     held_up = list[Broker]()
     for broker in cluster.brokers.values():
-        door = broker.moves.taking if step == "rebuild" else broker.moves
+        door = broker.moves.removed if step == "rebuild" else broker.moves
         carry_out = getattr(door, step)
 
         async def hangs(*given: Any, broker: Broker = broker, carry_out: Any = carry_out) -> Any:

@@ -31,5 +31,5 @@ def test_changes_that_nobody_asks_for_are_bounded() -> None:
         changes.note(f"/default/t{number}")
         if number % 1_000 == 0:
             changes.keep_within()
-            assert changes.kept <= 10_000 + MOST_NOTED + 1_000
+            assert changes.size <= 10_000 + MOST_NOTED + 1_000
     assert changes.since(mark) is None, "too old: the whole list is read"

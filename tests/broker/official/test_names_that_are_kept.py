@@ -85,8 +85,8 @@ async def test_topic_arrives_though_the_record_of_one_client_is_damaged(
     before = {number: known.name for number, known in clients.producers.items() if known.topic is topic}
     damaged = keys.producer_client_key(record.topic_id, 1)
     await broker.admin_state.store.transact([Put(damaged, b"damaged")])
-    take_in = await broker.official.arriving(record)
-    take_in(topic)
+    add_clients = await broker.official.arriving(record)
+    add_clients(topic)
     assert {
         number: known.name for number, known in clients.producers.items() if known.topic is topic
     } == before

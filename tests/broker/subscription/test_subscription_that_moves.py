@@ -86,7 +86,7 @@ class Consumers:
         held = self.core.places.hand_over(1, self.now_ms)
         self._open(self.core.snapshot())
         if held is not None:
-            self.core.places.take_in(held, self.now_ms, self.now_ms + REJOIN_MS)
+            self.core.places.restore(held, self.now_ms, self.now_ms + REJOIN_MS)
         check(self.core)
 
     def wait(self, ms: int) -> None:
@@ -234,7 +234,7 @@ def test_holdings_of_an_older_build_name_only_consumers_that_hold_messages(type:
     for older in (None, replace(held, idle=())):
         clients._open(clients.core.snapshot())
         if older is not None:
-            clients.core.places.take_in(older, clients.now_ms, clients.now_ms + REJOIN_MS)
+            clients.core.places.restore(older, clients.now_ms, clients.now_ms + REJOIN_MS)
         assert not clients.join(1, resumes=True)
         assert len(clients.pull()) == 5
 

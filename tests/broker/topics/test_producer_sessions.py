@@ -49,7 +49,7 @@ def test_a_producer_of_the_epoch_right_before_is_fenced_and_one_of_a_later_epoch
     for call in (
         lambda epoch: producers.check(following.producer_id, epoch, 0, 5),
         lambda epoch: producers.resume(following.producer_id, epoch, 2),
-        lambda epoch: producers.take_in(following.producer_id, epoch, 2),
+        lambda epoch: producers.resume_foreign(following.producer_id, epoch, 2),
     ):
         with pytest.raises(ProducerFenced) as fenced:
             call(following.epoch - 1)

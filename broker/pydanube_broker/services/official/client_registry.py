@@ -108,11 +108,11 @@ class ClientRegistry:
         table = Table(keys.CLIENTS, _client_of)
         await table.load(self._store, self._quarantine, part=keys.clients_range(record.topic_id))
 
-        def take_in(topic: Topic) -> None:
+        def add_clients(topic: Topic) -> None:
             for client in table:
                 self._put(topic, client)
 
-        return take_in
+        return add_clients
 
     def _put(self, topic: Topic, client: _Client) -> None:
         if isinstance(client.record, ProducerRecord):

@@ -19,7 +19,7 @@ from pydanube_broker.moves.move import (
     Change,
     LeaderView,
     MoveStep,
-    Witnesses,
+    Preconditions,
     leaders_change,
     take_away,
     transaction,
@@ -551,14 +551,14 @@ class SimBroker:
     def commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
         """Read the witnesses, then carry it out."""
         if change.step is not MoveStep.ARRIVE:
-            self._transact(topic_id, turn, change, Witnesses())
+            self._transact(topic_id, turn, change, Preconditions())
             return
 
-        def work() -> Witnesses | None:
+        def work() -> Preconditions | None:
             member = self.etcd.engine.get(keys.member_key(self.id))
             if member is None or member.value != str(self.life).encode():
                 return None
-            return Witnesses(
+            return Preconditions(
                 head=self._head(topic_id),
                 folder=f"topics/{topic_id}",
                 member=member.mod_revision,
@@ -566,14 +566,14 @@ class SimBroker:
             )
 
         def got(found: Any) -> None:
-            if isinstance(found, Witnesses):
+            if isinstance(found, Preconditions):
                 self._transact(topic_id, turn, with_epoch(change, found), found)
             else:
                 self.act(topic_id, lambda participant: participant.unknown(turn))
 
         self.ask(work, got, topic_id)
 
-    def _transact(self, topic_id: TopicId, turn: int, change: Change, witnesses: Witnesses) -> None:
+    def _transact(self, topic_id: TopicId, turn: int, change: Change, witnesses: Preconditions) -> None:
         writes, guards = self.transaction(change, witnesses)
         self.world.note(f"broker {self.id} sends {change.step} of topic {topic_id} at {change.revision}")
 
@@ -593,7 +593,7 @@ class SimBroker:
         else:
             send()
 
-    def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Any], list[Any]]:
+    def transaction(self, change: Change, witnesses: Preconditions) -> tuple[list[Any], list[Any]]:
         writes, guards = transaction(change, witnesses)
         return list(writes), list(guards)
 
@@ -843,7 +843,7 @@ class SimBroker:
             self.world.note(
                 f"leader {self.id} sends {change.step} of topic {topic_id} to {change.after.broker_id}"
             )
-            writes, guards = self.transaction(change, Witnesses(leadership=leadership, counter=counter))
+            writes, guards = self.transaction(change, Preconditions(leadership=leadership, counter=counter))
             self.ask(lambda g=guards, w=writes: self.etcd.engine.transact(g, w), lambda _: None, topic_id)  # type: ignore[misc]
 
     # -- topics of removed brokers ---------------------------------------------------------------------------
@@ -875,7 +875,7 @@ class SimBroker:
             end = self.end_of_rebuilt(state, begin, found)
             change = take_away(now, revision, self.id, at_ms=self.world.now_ms)
             writes, guards = self.transaction(
-                change, Witnesses(head=head, folder=f"topics/{topic_id}", resumes_at=end)
+                change, Preconditions(head=head, folder=f"topics/{topic_id}", resumes_at=end)
             )
             left = rebuilt_state(state, begin=begin, end=end, starts={SUBSCRIPTION: 0})
 

@@ -12,7 +12,7 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.journal.records import RecordKind
-from pydanube_broker.moves.move import Change, LeaderView, MoveStep, Witnesses
+from pydanube_broker.moves.move import Change, LeaderView, MoveStep, Preconditions
 from pydanube_broker.moves.participant import CopyEnd, Effect, Hold, Participant, Phase, Serve, Stopped
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.log_state import LogState
@@ -27,7 +27,7 @@ from tests.broker.cluster.simulation.world import Unknown
 class NoGuard(SimBroker):
     """Steps are not guarded by the assignment's revision."""
 
-    def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
+    def transaction(self, change: Change, witnesses: Preconditions) -> tuple[list[Write], list[Guard]]:
         writes, guards = super().transaction(change, witnesses)
         return writes, guards[1:]
 
@@ -41,7 +41,7 @@ class EpochGivenTwice(SimBroker):
             return change
         return replace(change, after=replace(change.after, epoch=record.epoch))
 
-    def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
+    def transaction(self, change: Change, witnesses: Preconditions) -> tuple[list[Write], list[Guard]]:
         if change.step is MoveStep.ASSIGN:
             assert witnesses.counter is not None
             witnesses = replace(witnesses, counter=replace(witnesses.counter, epoch=Epoch(0)))
@@ -51,7 +51,7 @@ class EpochGivenTwice(SimBroker):
 class HeadNotRaised(SimBroker):
     """The end of a move leaves the catalog's head as it is."""
 
-    def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
+    def transaction(self, change: Change, witnesses: Preconditions) -> tuple[list[Write], list[Guard]]:
         writes, guards = super().transaction(change, witnesses)
         if change.step is not MoveStep.ARRIVE:
             return writes, guards
@@ -61,7 +61,7 @@ class HeadNotRaised(SimBroker):
 class HeadNotGuarded(SimBroker):
     """The end of a move writes the catalog's head as it was read: an object that came since is forgotten."""
 
-    def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
+    def transaction(self, change: Change, witnesses: Preconditions) -> tuple[list[Write], list[Guard]]:
         writes, guards = super().transaction(change, witnesses)
         return (writes, [guards[0], *guards[2:]]) if change.step is MoveStep.ARRIVE else (writes, guards)
 
@@ -69,7 +69,7 @@ class HeadNotGuarded(SimBroker):
 class RegistrationNotGuarded(SimBroker):
     """An earlier life of the target may end the move of which the present one has no copy."""
 
-    def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
+    def transaction(self, change: Change, witnesses: Preconditions) -> tuple[list[Write], list[Guard]]:
         writes, guards = super().transaction(change, witnesses)
         member = keys.member_key(change.after.broker_id)
         return writes, [guard for guard in guards if guard.key != member]
