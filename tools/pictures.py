@@ -56,9 +56,8 @@ VIEWS: Final = (
     "subscription /shop/orders fraud-check",
     "messages /shop/orders",
 )
-WATCHED_S: Final = (
-    320.0  # a window of samples: statuses are known then, and the shop's first minute has left the charts
-)
+# A window of samples: statuses are known then, and the shop's first minute has left the charts
+WATCHED_S: Final = 320.0
 OPENED_S: Final = 60.0  # until the shop has its topics and sells, also on a busy machine
 FRAME_S: Final = 5.0
 FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)

@@ -80,9 +80,8 @@ class Producer:
         self._only: PublishLane | None = None
         self._router = Router(self._routing, 1)
         self._turn = -1  # index of the lane that messages without a key go to
-        self._filled: OutBatch | None = (
-            None  # the batch of that lane that such messages fill. None once it has left
-        )
+        # The batch of that lane that these messages fill. None once it is sent
+        self._filled: OutBatch | None = None
         # Whether messages without a key may go to any partition. A producer that reopens a name continues by the number
         # of its messages in each partition, so its messages must not change partitions.
         self._any_order = options.access_mode == "shared"

@@ -262,9 +262,8 @@ class TopicFacts:
     kept_failure_policies: Mapping[str, Any] = field(default_factory=dict)  # of subscriptions not there yet
     policies: Mapping[str, Any] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
-    stored_until: int | None = (
-        None  # below it everything is in the object store. None: its owner has no chain
-    )
+    # All messages below it are in the object store. None: the owner has no chain
+    stored_until: int | None = None
     # Of the chain of its owner's journal, which all topics there share
     requests_per_hour: int | None = None
     bytes_per_hour: int | None = None

@@ -24,9 +24,8 @@ from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
 # For operations declared as long, unless the caller gives a time. His leaving ends them sooner
 LONG_RUNNING_S: Final = 3600.0
-CARRIED_CALL: Final = (
-    "/danube.relay.Administration/Call"  # method by which a broker forwards a call to another
-)
+# Method by which a broker forwards a call to another
+CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 
 UNCERTAIN: Final = "A change may have been made or not: look before you repeat it"
 # Details of an error of the connection

@@ -31,9 +31,8 @@ from pydanube_mcp.fencing import is_plain
 
 CHART: Final = "topics.chart"
 CHART_URI: Final = "ui://danube/chart"
-TOOL_META: Final[Mapping[str, Mapping[str, Any]]] = {
-    CHART: {"ui": {"resourceUri": CHART_URI}}
-}  # by operation
+# Metadata of tools, by operation
+TOOL_META: Final[Mapping[str, Mapping[str, Any]]] = {CHART: {"ui": {"resourceUri": CHART_URI}}}
 
 
 def chart_apps() -> Apps:

@@ -67,9 +67,8 @@ _PARTS: Final = re.compile(r"(?:/\S+|broker|namespace|principal)(?: \S+){1,2}")
 _STATE: Final = {"path", "before", "after"}  # of a difference of a plan
 # Arguments of callers, and the state before: every text in them is theirs, whatever its key.
 _THEIRS: Final = frozenset({"arguments", "before", "after"})
-_TOKENS: Final = frozenset(
-    {"plan_token", "page"}
-)  # arguments that we made: random, so their letters are no words
+# Arguments with values made by us. They are random, so their letters are not words
+_TOKENS: Final = frozenset({"plan_token", "page"})
 _STEPS: Final = "next"
 
 

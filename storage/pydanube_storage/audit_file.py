@@ -33,9 +33,8 @@ from pydanube_storage.folders import is_full, sync_folder
 if sys.platform != "win32":
     import fcntl
 
-NAME_BYTES: Final = (
-    255 - len(".01234567.tmp") - 1
-)  # of a file name, so that longer hidden and temporary names fit
+# Maximum of a file's name, so that hidden and temporary names, which are longer, fit
+NAME_BYTES: Final = 255 - len(".01234567.tmp") - 1
 _HEAD_BYTES: Final = 64 * 1024  # a head is about 300 bytes. At most so much of another file is read
 _RECORD_BYTES: Final = 256 * 1024  # the largest record is shorter
 _ABOVE_BYTES: Final = 64 << 20  # records above the head are one group, at most 4 MiB
@@ -188,9 +187,8 @@ class AuditFile:
                 self._fd = self._opened(0)
             self._head = self._stored_head()
             if self._fd is None:
-                if (
-                    self._head is not None
-                ):  # after a crash before the first record, or after the file was moved away
+                # The file is new, after a crash before its first record or because it was moved away
+                if self._head is not None:
                     self._head = FileHead(seq=self._head.seq, hash=self._head.hash, bytes=0)
                     self._hash, self.next_seq = self._head.hash, self._head.seq + 1
                 return

@@ -17,9 +17,8 @@ import pytest
 from tests.support.broker_process import broker_process_fixture
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_S = (
-    600  # below the time limit of the tests that want a program, so that they are skipped and do not fail
-)
+# Below the time limit of the tests that want a program, so that they are skipped and do not fail
+BUILD_S = 600
 DEPLOY = ROOT / "deploy"
 
 broker = broker_process_fixture(

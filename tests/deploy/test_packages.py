@@ -16,9 +16,8 @@ from tests.support.pinned_packages import ensure_package
 
 UV = "uv==0.13.9"
 MINUTES = 60.0
-MOST_ADDED = (
-    50_000_000  # bytes on disk, bytecode with them, that the base install adds to an empty environment
-)
+# Bytes on disk, bytecode with them, that the base install adds to an empty environment
+MOST_ADDED = 50_000_000
 # (Python, what is installed, extras): all extras once, since Spark alone is half a gigabyte.
 INSTALLS = [
     ("3.11", "wheel", "all"),

@@ -47,9 +47,8 @@ from tests.support.waiting import until
 Make = Callable[..., BrokerProcess]
 DEADLINE_S = 240
 ALONE_DEADLINE_S = 900  # of all faults one after another, up to 30 s each
-LIMIT_SHARE = (
-    1.5  # of a deadline: tests/conftest.py ends a test at three quarters of its limit, and this must be later
-)
+# Share of a deadline: tests/conftest.py ends a test at three quarters of its limit, and this must be later
+LIMIT_SHARE = 1.5
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(LIMIT_SHARE * DEADLINE_S)]
 #: one of them where every test runs, all in the long ones: starting a broker costs seconds
 SEEDS = pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 6))])

@@ -94,9 +94,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout"):
-        SESSIONS.broken = (
-            True  # pytest-timeout's signal raised where it struck, past every `except Exception`
-        )
+        # The signal of pytest-timeout raises where it struck, past every `except Exception`
+        SESSIONS.broken = True
     return (yield)
 
 

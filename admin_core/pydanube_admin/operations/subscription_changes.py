@@ -265,9 +265,8 @@ async def _restore(context: Context, request: SubscriptionRequest, image: Mappin
     except SubscriptionNotFound:
         _, found = await find_subscription(context, request)
         if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
-            raise reused(
-                "subscription", request.subscription
-            ) from None  # else it never went, or is back already
+            # Otherwise it was never deleted, or is restored already
+            raise reused("subscription", request.subscription) from None
 
 
 @including(
@@ -400,9 +399,8 @@ def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 def _times(policy: Mapping[str, Any]) -> str:
     """Return how often a message fails before the poison policy applies to it."""
-    most = policy.get(
-        "max_redelivery_count"
-    )  # not given for a subscription that is not there yet: the broker's own
+    # For a subscription that does not exist yet, None means the broker's default
+    most = policy.get("max_redelivery_count")
     return "too often" if most is None else counted(most + 1, "time")
 
 

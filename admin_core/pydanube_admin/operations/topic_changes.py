@@ -210,9 +210,8 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
         )
     except AlreadyExists as error:
         raise _taken(name) from error
-    with suppress(
-        NoOwner, NotOwner, Unavailable
-    ):  # it is created, whether its owners serve it by now or a moment later
+    # The topic is created, even if its owners serve it only a moment later
+    with suppress(NoOwner, NotOwner, Unavailable):
         await context.port.topic(name)
     return CreatedTopic.of(
         created, topic_id=str(created.topic_id), created_at=format_time(created.created_at_ms)

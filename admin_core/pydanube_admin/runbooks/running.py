@@ -18,9 +18,8 @@ from pydanube_admin.engine.declaration import declarations
 from pydanube_admin.runbooks.runbook import Check, Runbook, RunbookStep
 from pydanube_admin.runbooks.texts import MISSING, fill, fill_arguments, find, spread
 
-Call = Callable[
-    [str, Mapping[str, Any]], dict[str, Any]
-]  # an operation and its arguments. Raises ClusterError
+# Takes an operation and its arguments. Raises `ClusterError`
+Call = Callable[[str, Mapping[str, Any]], dict[str, Any]]
 Approve = Callable[[str, Mapping[str, Any]], bool]  # the operation and its plan
 
 

@@ -18,9 +18,8 @@ from pydanube_broker.topics.producers import MAX_PRODUCERS
 
 # Maximum of one piece in memory, in bytes. Its largest part is the state of a topic with very many cursors.
 MAX_PIECE_BYTES: Final = 256 << 20
-MOST_CURSORS: Final = (
-    10_000  # maximum kept of a source. A cursor that was left out comes again with its next change
-)
+# Cursors kept per source. A cursor above the maximum is sent again with its next change
+MOST_CURSORS: Final = 10_000
 # Bytes of an answer, which is decoded before it is counted: 4 MiB of empty cursors take 110 MB. The largest honest
 # one has a part of the marks, and one cursor more: 32 768 ranges and attempts, of 40 bytes.
 MAX_ANSWER_BYTES: Final = 4 << 20

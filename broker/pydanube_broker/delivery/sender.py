@@ -171,9 +171,8 @@ class Sender:
     def _read(self, plan: Plan) -> list[CachedBatch] | None:
         """Return the batches of a plan, see `Topic.read`. Without holes they end where its messages do."""
         size, near = self._read_bytes(plan), plan.start + plan.max_messages
-        if (
-            plan.fresh and near < plan.end_limit
-        ):  # a backlog is larger than the plan: read only as many offsets as it may send
+        # A backlog is larger than the plan: read only as many offsets as it may send
+        if plan.fresh and near < plan.end_limit:
             batches = self._topic.read(plan.start, near, size)
             if batches is None or batches:
                 return batches

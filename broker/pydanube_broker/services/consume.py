@@ -45,9 +45,8 @@ OF_READERS: Final = frozenset(("stop",))  # fields of OpenConsumer
 OF_CONSUMERS: Final = frozenset(("type", "key_filters", "ack_timeout_ms", "reports_taken", "max_extend_ms"))
 RANGES_AT_ONCE: Final = 2_048  # ranges of an answer per turn of the loop: some milliseconds
 MAX_REQUEST_BYTES: Final = 2 << 20  # largest request: one with the maximum number of ranges
-MAX_UNREAD_ANSWERS: Final = (
-    1_000  # answers that the client has not read. At this number the broker reads no more requests from it
-)
+# Answers that the client has not read. At this number the broker stops reading requests
+MAX_UNREAD_ANSWERS: Final = 1_000
 
 
 class ConsumeStream:

@@ -81,9 +81,8 @@ class Members:
             )
         if self._type is SubscriptionType.EXCLUSIVE:
             for holder in [one for one in self.consumers if one.absent and one.name != name]:
-                self.leave(
-                    holder.consumer_id
-                )  # a reserved place does not outlast the join of another consumer
+                # A reserved place does not outlast the join of another consumer
+                self.leave(holder.consumer_id)
         old = self.named(name)
         if self._type is SubscriptionType.EXCLUSIVE and self.consumers and old is None:
             busy = next(iter(self.consumers)).name

@@ -131,9 +131,8 @@ async def left_behind(catalog: ObjectCatalog, metadata: MetadataStore, state: Lo
         return None  # deleted for good
     topic = Assignment.of(item.key, item.value).topic
     start = await _stored_to(catalog, state, held.head)
-    return Left(
-        topic=topic, start=start, durability=Durability.FSYNCED.value
-    )  # a stored one goes on without a gap
+    # A topic with durability `stored` continues without a gap
+    return Left(topic=topic, start=start, durability=Durability.FSYNCED.value)
 
 
 async def _stored_to(catalog: ObjectCatalog, state: LogState, head: CatalogHead | None) -> int:

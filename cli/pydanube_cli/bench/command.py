@@ -131,9 +131,8 @@ class BenchOptions:
 def bench(*, common: Common, options: BenchOptions) -> int:
     """Measure one scenario; without --broker, against a broker of its own on this disk."""
     plan = _plan(options, common)
-    conditions = [
-        Expression(text) for text in options.assertions or []
-    ]  # a typing mistake must not cost the measurement
+    # A typing mistake must not cost the measurement
+    conditions = [Expression(text) for text in options.assertions or []]
     several = plan.scenario in catalogue.OF_A_CLUSTER
     tier = ("tier",) if several or plan.scenario in catalogue.OF_THE_TIER else ()
     require("broker", *tier, what="danube bench")

@@ -63,9 +63,8 @@ def split_line(line: str) -> list[str]:
 
     for closing in ("", "'", '"'):
         with suppress(ValueError):  # of a quote that is still open
-            *words, last = shlex.split(
-                f"{line}.{closing}"
-            )  # the dot is typed into the last word, or begins a new one
+            # The dot makes `shlex` keep an empty last word
+            *words, last = shlex.split(f"{line}.{closing}")
             return [*words, last.removesuffix(".")]
     return [line]
 

@@ -152,9 +152,8 @@ class LaneAnswers:
         asked = self._ack_messages
         self._unconfirmed_verbs = False  # earlier requests are read earlier
         await self._control.send_and_wait(request, self.repeated.note(pb.ConsumeRequest(ack=ack)))
-        if (
-            asked == self._ack_messages
-        ):  # else another task has acknowledged since then, and that is not confirmed
+        # Otherwise another task has acknowledged since, which is not confirmed yet
+        if asked == self._ack_messages:
             self._unconfirmed = False
 
     def take_lost_acks(self) -> None:

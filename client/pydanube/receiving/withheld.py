@@ -28,9 +28,8 @@ class Behind(NamedTuple):
 class _Out:
     """The messages of a key that were nacked or given back, ascending, each with its barrier."""
 
-    nacks: dict[int, int] = field(
-        default_factory=dict
-    )  # of nacks that the broker may not have read: offset → barrier
+    # Nacks that the broker may not have read: offset → barrier
+    nacks: dict[int, int] = field(default_factory=dict)
     offsets: list[int] = field(default_factory=list)
     barriers: dict[int, int] = field(default_factory=dict)
 

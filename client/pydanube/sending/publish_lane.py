@@ -294,9 +294,8 @@ class PublishLane:
             session.check_resumed(opened, options.topic)
             self._logged_below = opened.next_sequence
             oldest = self._in_flight[0].first_sequence if self._in_flight else session.next_sequence
-            if (
-                opened.next_sequence < oldest and opened.durability != "memory"
-            ):  # a topic in memory stores no sessions
+            # A topic in memory stores no sessions
+            if opened.next_sequence < oldest and opened.durability != "memory":
                 self._queue_again(0)
                 self._renew = True
             elif not self._in_flight:

@@ -58,9 +58,8 @@ class Connections:
         self._transports: dict[str, Transport] = {}
         # concrete topic → url, and the owner's id if it is not registered. From the latest Resolve, used once
         self._owners: dict[str, tuple[str, str]] = {}
-        self._named: dict[
-            str, int
-        ] = {}  # concrete topic → the highest epoch in which an error has named its owner
+        # Topic or partition → highest epoch in which an error has named its owner
+        self._named: dict[str, int] = {}
         self.usable = False
 
     def __len__(self) -> int:

@@ -104,9 +104,8 @@ def _keys(parts: list[Buffer], count: int, keys: Sequence[bytes | None] | Packed
         append_padded(parts, keys.data)
         return
     texts = keys
-    if (
-        None in keys
-    ):  # by the digits of a number, which is linear, unlike setting single bits of a long number
+    # Built from binary digits, which is linear. Setting single bits of a long integer is not
+    if None in keys:
         bits = int("".join(["0" if key is None else "1" for key in reversed(keys)]), 2)
         texts = [key or b"" for key in keys]
     append_padded(parts, bits.to_bytes((count + 7) // 8, "little"))

@@ -128,9 +128,8 @@ class LagJudgement:
     samples: int = 0
     expected_samples: int = 0
     settles_at_ms: int | None = None  # until then it is provisional: less than half of a window was observed
-    measured_until_ms: int | None = (
-        None  # status and rates are those of the broker's run before, which ended then
-    )
+    # Set if status and rates are from the broker's previous run: the end of that run
+    measured_until_ms: int | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property

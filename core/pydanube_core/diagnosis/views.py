@@ -295,9 +295,8 @@ class TopicView:
     sessions: tuple[int, ...] = ()  # numbers of producers in the window, at the looks at which they changed
     # Quotas that were waited for in the window → seconds ago
     slowed: Mapping[str, float] = field(default_factory=dict)
-    refused_by: Mapping[str, float] = field(
-        default_factory=dict
-    )  # the same for quotas that refused publishes
+    # As `slowed`, for quotas that refused publishes
+    refused_by: Mapping[str, float] = field(default_factory=dict)
     tail: Tail | None = None  # None: too few messages, or they are not in memory
 
     @property
@@ -401,9 +400,8 @@ class ClusterView:
     moves: tuple[MoveFacts, ...] = ()
     failed_moves: tuple[FailedMoveFacts, ...] = ()
     draining_since_ms: int | None = None
-    drain_moved_ms: int | None = (
-        None  # when a topic of the drain last left, began to move, or reported progress
-    )
+    # When a topic of the drain last left, started to move, or reported progress
+    drain_moved_ms: int | None = None
     left: int = 0  # topics that a drain still has to hand over
     takers: int = 0  # other brokers that take topics
     store_refused: str | None = None  # why the object store is not the cluster's

@@ -208,9 +208,8 @@ class ClientConnection(Side[AnswerEvent]):
         """Handle GOAWAY (section 6.8): streams above the last one that the server names were not processed."""
         self.going = True
         last = int.from_bytes(payload[:4], "big") & LARGEST_ID
-        for stream_id in tuple(
-            takewhile(lambda each: each > last, reversed(self.streams))
-        ):  # opened in this order
+        # Streams are in order of opening
+        for stream_id in tuple(takewhile(lambda each: each > last, reversed(self.streams))):
             stream = self.streams.pop(stream_id)
             self.out.forget(stream)
             events.append(StreamReset(stream, ErrorCode.REFUSED_STREAM))

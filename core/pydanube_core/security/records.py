@@ -63,9 +63,8 @@ def token_key(token_id: str) -> str:
 
 
 def revocation_key(revocation_id: str) -> str:
-    return (
-        REVOCATIONS + hashlib.sha256(revocation_id.encode()).hexdigest()[:32]
-    )  # a `jti` may contain anything
+    # A `jti` may contain anything
+    return REVOCATIONS + hashlib.sha256(revocation_id.encode()).hexdigest()[:32]
 
 
 def encode_role(role: Role) -> bytes:

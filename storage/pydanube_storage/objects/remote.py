@@ -70,9 +70,8 @@ class FsspecStore:
             size = source.stat().st_size
             self._call(key, lambda: self._fs.put_file(str(source), path, **self._within(size)))
         finally:
-            if (
-                source.parent == self._spool
-            ):  # also after a failure, because the next attempt writes another file
+            # Also after a failure, because the next attempt writes another file
+            if source.parent == self._spool:
                 source.unlink(missing_ok=True)
 
     def _within(self, size: int = 0) -> dict[str, float]:

@@ -280,9 +280,8 @@ def of_enum(enum: Any) -> Reserved:
     return Reserved(
         what="enum_value",
         used={value.number: (value.name, f"{value.name} = {value.number}") for value in enum.values},
-        ranges=[
-            (each.start, each.end + 1) for each in proto.reserved_range
-        ],  # for enums the end is inclusive
+        # For enums the end is inclusive
+        ranges=[(each.start, each.end + 1) for each in proto.reserved_range],
         names=frozenset(proto.reserved_name),
     )
 

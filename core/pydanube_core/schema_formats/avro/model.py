@@ -66,9 +66,8 @@ class Field:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Record(Named):
-    fields: list[Field] = field(
-        default_factory=list
-    )  # filled after the name is defined, so that fields can refer to it
+    # Filled after the name is defined, so that fields can refer to it
+    fields: list[Field] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

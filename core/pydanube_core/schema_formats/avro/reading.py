@@ -101,9 +101,8 @@ class AvroReader:
                 return read_entries(self.written(values), self._shape.entries)
             case Record():
                 fields = self._records.get(id(kind))
-                if (
-                    fields is None
-                ):  # a recursive record uses this list, which is complete before data are read
+                # A recursive record uses this list, which is complete before data are read
+                if fields is None:
                     fields = self._records[id(kind)] = []
                     fields += [(field.name, self.written(field.type)) for field in kind.fields]
                 return read_record(fields, None, takes_no_bytes=self._takes_no_bytes(kind))

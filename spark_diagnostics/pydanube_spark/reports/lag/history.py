@@ -85,9 +85,8 @@ class History:
         self.above = arrays["acked_above"]
         self.in_flight = arrays["in_flight"]
         self.members = arrays["members"]
-        self.failed = (
-            arrays["failed"] - arrays["unanswered"]
-        )  # a consumer that does not answer is no bad message
+        # A message counts as failed only if the consumer answered
+        self.failed = arrays["failed"] - arrays["unanswered"]
         self.age = arrays["oldest_unread_age_ms"]
         self.lag = lag_messages(self.start, self.head, self.cursor, self.above, np.maximum)
         self.lost = lost_messages(self.start, self.cursor, np.maximum)

@@ -143,9 +143,8 @@ class LagWork:
             nothing = dict.fromkeys(LAG_SCHEMA.names)
             return [{**nothing, "status": DAMAGED, "evidence": part["damaged"]} for part in parts]
         request, telemetry, grid = self.request, self.telemetry, self.grid
-        last = max(
-            parts, key=lambda part: part["last_ms"]
-        )  # parts are sorted by begin, and a later begin may have an earlier end
+        # Parts are sorted by their begin, and a later part may end earlier
+        last = max(parts, key=lambda part: part["last_ms"])
         history = History(
             unpacked([part["samples"] for part in parts]),
             grid,
