@@ -62,7 +62,7 @@ class Consumer(Receiver):
     async def hold_policy(self, topics: Iterable[str]) -> None:
         """Set the subscription's failure policy on these topics, if one was given."""
         if self._policy is not None:
-            await self._policy.hold(topics)
+            await self._policy.apply(topics)
 
     def blocks(self, topic: str) -> bool:
         """Return whether a message of this topic that is given up stops delivery, by the policy held here."""

@@ -1,4 +1,4 @@
-"""The handling of failed messages: a policy of the subscription, which a consumer may set when it opens it."""
+"""The failure policy of a subscription, which a consumer may set when it opens the subscription."""
 
 from __future__ import annotations
 
@@ -58,44 +58,44 @@ def check_failure_policy(policy: Mapping[str, Any]) -> None:
 class PolicyKeeper:
     """Ensures that a subscription has the policy of its consumer, on every topic."""
 
-    def __init__(self, admin: Callable[[], Admin], subscription: str, wanted: FailurePolicy) -> None:
+    def __init__(self, admin: Callable[[], Admin], subscription: str, policy: FailurePolicy) -> None:
         self._admin = admin
         self._subscription = subscription
-        self._wanted = wanted
-        self._held: set[str] = set()
+        self._policy = policy
+        self._checked: set[str] = set()
         self._blocking: set[str] = set()
 
-    async def hold(self, topics: Iterable[str]) -> None:
-        """Set the policy if it differs. Each topic is checked only once.
+    async def apply(self, topics: Iterable[str]) -> None:
+        """Set the policy on the topics where it differs. Each topic is checked only once.
 
         Raises:
             PlanRequired: the policy drops messages. `next` has the command that sets it, once for all consumers.
-            ClusterError: of `subscriptions.set_failure_policy`.
+            ClusterError: the error of `subscriptions.set_failure_policy`.
         """
         for topic in dict.fromkeys(topics):
-            if topic in self._held:
+            if topic in self._checked:
                 continue
             subscriptions = self._admin().subscriptions
-            there = await subscriptions.get_failure_policy(topic, self._subscription)
-            poison = there.poison_policy
-            if any(getattr(there, name) != value for name, value in self._wanted.items()):
+            current = await subscriptions.get_failure_policy(topic, self._subscription)
+            poison = current.poison_policy
+            if any(getattr(current, name) != value for name, value in self._policy.items()):
                 try:
                     changed = await subscriptions.set_failure_policy(
-                        topic, self._subscription, **self._wanted
+                        topic, self._subscription, **self._policy
                     )
                 except PlanRequired as error:
-                    raise self._set_by_a_person(topic, error) from error
+                    raise self._without_plan_token(topic, error) from error
                 poison = changed.poison_policy
-            self._held.add(topic)
+            self._checked.add(topic)
             if poison == "block":
                 self._blocking.add(topic)
 
     def blocks(self, topic: str) -> bool:
-        """Return whether delivery stops at a message of this topic that is given up."""
+        """Return whether an exhausted message of this topic blocks delivery."""
         return topic in self._blocking
 
-    def _set_by_a_person(self, topic: str, error: PlanRequired) -> PlanRequired:
-        """Return the error whose `next` has no plan token: a program that starts again tomorrow shows the same command."""
+    def _without_plan_token(self, topic: str, error: PlanRequired) -> PlanRequired:
+        """Return the error without plan tokens, so that a later start of the program shows the same command."""
         steps = []
         for step in error.next:
             arguments = {name: value for name, value in step["arguments"].items() if name != "plan_token"}

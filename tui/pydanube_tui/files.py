@@ -1,4 +1,7 @@
-"""Files of the console: copies, exports and pictures, which never overwrite a file, and remembered columns and order."""
+"""Files that the console writes: copies, exports and pictures, and the remembered columns and order of views.
+
+Copies, exports and pictures never overwrite a file.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ def write(folder: Path, name: str, text: str) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            told = f"{path} cannot be written: {error.strerror}. Start danube tui in another folder"
-            raise InvalidArgument(told, field="path", value=str(path)) from None
+            message = f"{path} cannot be written: {error.strerror}. Start danube tui in another folder"
+            raise InvalidArgument(message, field="path", value=str(path)) from None
 
 
 def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Row]) -> str:
@@ -67,7 +70,7 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def picture(app: App[Any], form: str) -> str:
-    """Return the present screen: SVG or text."""
+    """Return the current screen as SVG or text."""
     if form == "svg":
         # The fonts that rich names lie on a foreign host. A picture must not load anything.
         return _FONTS.sub("", app.export_screenshot(title="danube tui"))
@@ -82,7 +85,7 @@ def picture(app: App[Any], form: str) -> str:
 
 
 class Memory:
-    """Columns and order by view. If the file cannot be read or written, nothing is kept."""
+    """The chosen columns and order of each view. If the file cannot be read or written, they last for this run."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

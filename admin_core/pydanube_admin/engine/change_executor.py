@@ -69,9 +69,9 @@ from pydanube_admin.wording.radius import loss_text
 
 _log = logging.getLogger("pydanube.admin")
 
-#: Changes that quotas do not count: they stop others, or take back what was done.
+#: Changes that quotas do not count: they stop other callers, or undo a change.
 UNCOUNTED: Final = frozenset({"faces.freeze", "faces.thaw", "changes.undo"})
-MAX_RESULT_CHARS: Final = 16_384  # of a result that is kept for its undo
+MAX_RESULT_CHARS: Final = 16_384  # of a result that is stored for the undo
 
 T = TypeVar("T")
 Parser = Callable[[str, Mapping[str, Any]], Call]
@@ -84,7 +84,7 @@ class ChangeExecutor:
         parse: checks a call by its name and arguments. A parameter, because it imports every operation.
     """
 
-    balancer: Balancer  # set by the maker of the executor
+    balancer: Balancer  # set by the code that creates the executor
 
     def __init__(
         self, port: ClusterPort, audit: AuditLog, options: AdminOptions, now_ms: NowMs, parse: Parser
@@ -105,9 +105,9 @@ class ChangeExecutor:
     # -- plans -----------------------------------------------------------------------------------------------
 
     async def plan(self, context: Context, call: Call) -> Plan:
-        """Forecast a call, and keep that as a plan that its maker can apply once."""
+        """Forecast a call and store the forecast as a plan, which the caller can apply once."""
         forecast = await self._forecast(context, call)
-        return await self._keep(context, call, forecast)
+        return await self._store_plan(context, call, forecast)
 
     async def _forecast(self, context: Context, call: Call) -> Forecast:
         await self.moves.settled()
@@ -120,7 +120,7 @@ class ChangeExecutor:
         await self.changes.sweep(self._now_ms())
         return await as_promised(self._port, self.changes, found, destroys=call.operation.destroys(found))
 
-    async def _keep(self, context: Context, call: Call, forecast: Forecast) -> Plan:
+    async def _store_plan(self, context: Context, call: Call, forecast: Forecast) -> Plan:
         now = self._now_ms()
         record = PlanRecord(
             plan_id=new_id(PLAN, now),
@@ -184,7 +184,7 @@ class ChangeExecutor:
             raise mismatch
         call = replace(self.parse(record.operation, record.arguments), plan_token=token)
         result = await self.change(context, call)
-        assert isinstance(result, Change), "every planned operation answers with one"
+        assert isinstance(result, Change), "every planned operation returns a Change"
         return AppliedPlan(
             operation=record.operation,
             result=result.model_dump(mode="json", by_alias=True),
@@ -335,14 +335,14 @@ class ChangeExecutor:
         except BaseException as error:
             failure = error if isinstance(error, ClusterError) else Internal("the change was cut off")
             failure.details.setdefault("call_id", prepared.context.call_id)
-            if record is not None:  # the change may be half done, so its undo stays possible
+            if record is not None:  # the change may be half done, so the undo stays possible
                 await self._store_result(replace(record, state=INTERRUPTED))
             if not (self.tasks.goes_on_later(entry.call_id) or self.tasks.leaves_outcome(entry)):
                 await self._outcome(entry, decision="failed", error=failure)
             raise
         reached(ChangeStep.MADE)
         until = None if record is None else format_time(record.undo_until_ms)
-        assert isinstance(result, Change), "every planned operation answers with one"
+        assert isinstance(result, Change), "every planned operation returns a Change"
         done = result.model_copy(
             update={"call_id": prepared.context.call_id, "plan_id": prepared.plan_id, "undo_until": until}
         )
@@ -357,12 +357,12 @@ class ChangeExecutor:
         return done
 
     async def run(self, context: Context, call: Call, *, plan_id: str | None = None) -> Result:
-        """Call the handler, a long one as a task that can be seen and cancelled.
+        """Call the handler. A long-running one becomes a task, which can be listed and cancelled.
 
         Raises `Conflict`: it was cancelled by `tasks.cancel`.
         """
         context = replace(context, operation=call.operation.name)
-        # An operation of `Place.ANYWHERE` is relayed only as a part of another broker's task, which it shares
+        # A relayed call of a `Place.ANYWHERE` operation is a part of another broker's task, so it gets none of its own
         is_part = call.operation.at is Place.ANYWHERE and relayed_by.get()
         if not call.operation.long_running or is_part:
             return await call.operation.handler(context, call.request)
@@ -384,7 +384,7 @@ class ChangeExecutor:
             await self.tasks.end(task, failed, result, self._now_ms())
 
     async def _store_result(self, record: ChangeRecord) -> None:
-        """Store the result of a change. If that fails, the change stays, with its record from before."""
+        """Store the result of a change. If that fails, the change and its earlier record stay."""
         try:
             await self.changes.put(record, *((HEAD_KEY, value) for value in head_value(self._audit.head)))
         except ClusterError as error:
@@ -433,7 +433,7 @@ class ChangeExecutor:
             ).followed_by(self._new_plan_step(record))
 
     async def _stale(self, context: Context, call: Call, record: PlanRecord, forecast: Forecast) -> PlanStale:
-        """Return the refusal of a stale plan, with a new plan if it can be made. `forecast`: of the planned objects."""
+        """Return the refusal of a stale plan, with a new plan if one can be made. `forecast` is for the planned objects."""
         before = {each["path"]: each for each in record.diff}
         changed = [
             {
@@ -452,7 +452,7 @@ class ChangeExecutor:
             "shown. Nothing was changed."
         )
         try:
-            plan = await self._keep(context, call, await self._forecast(context, call))
+            plan = await self._store_plan(context, call, await self._forecast(context, call))
         except ClusterError as error:
             return PlanStale(
                 f"{stale} No new plan can be made: {error.message}",
@@ -469,7 +469,7 @@ class ChangeExecutor:
         )
 
     async def _changed_by(self, call: Call, record: PlanRecord) -> str | None:
-        """Return the last recorded change of the same target since a plan was made."""
+        """Return the call id of the last recorded change of the same target since a plan was made."""
         target, found = await self._target(call), None
         async for each in self.changes.since(CALL + record.plan_id[1:]):
             if target_of(known(each.operation).group, each.arguments) == target:
@@ -477,7 +477,7 @@ class ChangeExecutor:
         return found
 
     async def _required(self, context: Context, call: Call, forecast: Forecast) -> PlanRequired:
-        plan = await self._keep(context, call, forecast)
+        plan = await self._store_plan(context, call, forecast)
         return PlanRequired(
             f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}. Nothing was changed. "
             "Show the plan in details to the person who decides, then make the call in next",
@@ -501,7 +501,7 @@ class ChangeExecutor:
         )
 
     async def tidy_up(self) -> None:
-        """Record interrupted changes and tasks as such, once."""
+        """Record interrupted changes and tasks as interrupted, once after a start."""
         await Resumption(
             self, self.tasks, self.carry_out_again, audit=self._audit, port=self._port, now_ms=self._now_ms
         ).run()
@@ -510,7 +510,7 @@ class ChangeExecutor:
             if task is not None and (
                 task.state == RUNNING or broker_of(task.life) != broker_of(self._port.life)
             ):
-                continue  # its outcome is recorded when it ends, by the broker that took it up
+                continue  # the broker that runs the task records its outcome when it ends
             if task is not None:  # another broker may have recorded its interruption
                 made = task.state == DONE
             else:

@@ -24,8 +24,8 @@ from pydanube_admin.operations.links import (
     MOST_SHOWN,
     RECORDS,
     LinkRequest,
-    behind,
     found_of,
+    joint_lag,
     not_failed_over,
     patterns_of,
     shown,
@@ -112,7 +112,7 @@ async def _to_fail_over(
 
 async def forecast_fail_over(context: Context, request: FailOverRequest) -> Forecast:
     record, topics = await _to_fail_over(context, request)
-    missing, missing_ms = behind(
+    missing, missing_ms = joint_lag(
         (each.lag_messages, each.lag_ms) for logs in topics.values() for each in logs
     )
     if not topics:
@@ -180,7 +180,7 @@ async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
     if request.topics is None:
         await RECORDS.write(context, record.name, record)
     opened = [done[name] for name in topics]
-    missing, missing_ms = behind((each.missing_messages, each.missing_ms) for each in opened)
+    missing, missing_ms = joint_lag((each.missing_messages, each.missing_ms) for each in opened)
     if not opened:  # only the call that opened them has these figures
         missing, missing_ms = None, None
     return FailedOver(
@@ -246,7 +246,7 @@ def _opened(
         else:
             end = answer
         lacking.append((None if end is None else max(0, end - ends[each.topic]), each.lag_ms))
-    missing, missing_ms = behind(lacking)
+    missing, missing_ms = joint_lag(lacking)
     return FailedOverTopic(
         topic=name,
         copied_until=dict(ends),

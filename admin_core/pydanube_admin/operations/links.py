@@ -160,7 +160,7 @@ class FoundLink:
 
     @property
     def state(self) -> tuple[str, str | None]:
-        """The link's state, and why."""
+        """Return the link's state and the reason for it."""
         if self.record.failed_over:
             return "failed_over", "its mirrors are topics of this cluster now"
         if self.record.paused:
@@ -183,7 +183,7 @@ def _item(found: FoundLink) -> dict[str, Any]:
     state, why = found.state
     mirrors = found.mirrors
     until = [each.complete_until_ms for each in mirrors if each.complete_until_ms is not None]
-    messages, ms = behind((each.lag_messages, each.lag_ms) for each in mirrors)
+    messages, ms = joint_lag((each.lag_messages, each.lag_ms) for each in mirrors)
     if not mirrors and state not in ("copying", "failed_over"):
         messages = ms = None
     return {
@@ -200,9 +200,9 @@ def _item(found: FoundLink) -> dict[str, Any]:
     }
 
 
-def behind(each: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
-    """Return the messages that all lack together, and the most milliseconds. None: those of one are unknown."""
-    known = list(each)
+def joint_lag(lags: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    """Return the sum of lags in messages and the largest in ms. Each is None if one of them is unknown."""
+    known = list(lags)
     messages = [lag for lag, _ in known if lag is not None]
     ms = [lag_ms for _, lag_ms in known if lag_ms is not None]
     return (
@@ -344,10 +344,10 @@ async def _created(context: Context, request: CreateLinkRequest) -> tuple[LinkRe
 
 
 async def _check_rights(context: Context, record: LinkRecord) -> None:
-    """Check the rights of a link's maker that depend on more than the request (`permission.needs` has the others).
+    """Check the caller's permissions that depend on more than the request. `permission.needs` has the others.
 
-    The brokers make the missing namespaces of its mirrors. If it mirrors roles, its maker needs every right, because
-    the source decides which come.
+    The brokers create missing namespaces for mirrors, so the caller needs the permission to create them. A link that
+    mirrors roles requires every permission, because the source decides which roles arrive.
     """
     if record.roles:
         check_holds(context, (await stored_grants(context)).grants, "admin", Scope.CLUSTER, "")
@@ -359,7 +359,7 @@ async def _check_rights(context: Context, record: LinkRecord) -> None:
 
 
 async def _check_names_of_roles(context: Context, record: LinkRecord) -> None:
-    """Check that the link's mirrored roles and bindings replace none of this cluster, and hold on no wider pattern."""
+    """Check that mirrored roles and bindings replace none of this cluster, and apply only to topics of the link."""
     for text in record.topics:
         if set("*?[") & set(TopicPattern.parse(text).glob.removesuffix("*")):
             raise InvalidArgument(

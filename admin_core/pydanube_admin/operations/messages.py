@@ -102,9 +102,9 @@ class SearchPage(Page[MessageItem]):
 
 
 def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]:
-    """Fence what producers wrote, at most `room` bytes: the fenced object, whether it was cut, bytes used.
+    """Return the untrusted parts of a message within `room` bytes, whether they were cut, and the bytes used.
 
-    The key goes first, then the payload, then attributes. `left_out` has the bytes that key and attributes lack.
+    The key comes first, then the payload, then the attributes. `left_out` has the missing bytes of key and attributes.
     """
     key = None if message.key is None else text_within(message.key, min(room, MAX_KEY_BYTES))
     left = room - size_of(key)

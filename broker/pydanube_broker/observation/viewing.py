@@ -1,4 +1,4 @@
-"""Views for the rules of diagnosis: the present state joined with the sampled past."""
+"""Views for the rules of diagnosis: the current state joined with past samples."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
-VISITS: Final = 4  # departures of consumers that show how often a job comes
+VISITS: Final = 4  # departures of consumers, enough to show how often a periodic job connects
 SAMPLED_BYTES: Final = 1 << 20
-NOTICED_MS: Final = 60_000  # a step back of the cursor is sampled within this time
+NOTICED_MS: Final = 60_000  # a cursor that moved back is sampled within this time
 
 
 def thresholds_of(topic: Topic) -> Thresholds:
@@ -51,7 +51,7 @@ def thresholds_of(topic: Topic) -> Thresholds:
 
 
 class Viewer:
-    """Makes views, from memory and without waiting."""
+    """Creates views from memory, without waiting."""
 
     def __init__(self, observed: Observed, sampler: Sampler) -> None:
         self._observed = observed
@@ -77,7 +77,7 @@ class Viewer:
         *,
         oldest_unread_append_ms: int | None = None,
     ) -> LagJudgement:
-        """Judge the lag of a subscription over its window. `oldest_unread_append_ms`: if the caller has it."""
+        """Judge the lag of a subscription over its window. `oldest_unread_append_ms`: None reads it from the topic."""
         sampler = self._sampler
         worst = pump.worst_failure() if state.failed else None
         head_times, heads = track.heads()
@@ -90,7 +90,7 @@ class Viewer:
             if oldest_unread_append_ms is None
             else oldest_unread_append_ms,
             cursor_moved_ms=cursor.cursor_moved_ms
-            or self._stood_since_ms(topic, pump, state)
+            or self._stuck_since_ms(topic, pump, state)
             or sampler.started_ms,
             unread_since_ms=cursor.unread_since_ms,
             first_ms=cursor.first_ms,
@@ -105,8 +105,8 @@ class Viewer:
         )
         return judge_lag(window, sampler.options)
 
-    def _stood_since_ms(self, topic: Topic, pump: AnyPump, state: CursorState) -> int | None:
-        """Return since when the cursor stands, if it stood for long enough to be stuck before this start of the broker."""
+    def _stuck_since_ms(self, topic: Topic, pump: AnyPump, state: CursorState) -> int | None:
+        """Return when the cursor last moved before this start of the broker, if it was stuck by then. Else return None."""
         past = self._sampler.past
         if not past.times:
             return None
@@ -115,7 +115,7 @@ class Viewer:
         return None if since_ms is None or past.times[-1] - since_ms < stuck_ms else since_ms
 
     def _before(self, topic: Topic, pump: AnyPump) -> LagWindow | None:
-        """Return the window at the end of the broker's run before this one, as telemetry has it."""
+        """Return the window at the end of the broker's previous run, from telemetry."""
         sampler, options = self._sampler, self._sampler.options
         until_ms, key = sampler.past.times[-1], (topic.topic_id, pump.subscription_id)
         times = [time for time in sampler.past.times if until_ms - time <= options.window_s * 1000]
@@ -174,7 +174,7 @@ class Viewer:
     def subscription(
         self, topic: Topic, pump: AnyPump, track: LogTrack, cursor: CursorTrack, *, keys: bool
     ) -> SubscriptionView:
-        """Make the view of a subscription. `keys`: with the keys of unread messages, if those may matter."""
+        """Create the view of a subscription. `keys`: sample the keys of unread messages if the type is key-shared."""
         sampler, now = self._sampler, now_ms()
         state = pump.cursor_state(now)
         lag = self.judgement(topic, pump, track, cursor, state)
@@ -249,13 +249,13 @@ class Viewer:
         return None, None
 
     def keys(self, topic: Topic, pump: AnyPump) -> KeySample | None:
-        """Return how the oldest unread messages are spread over keys. None if they are not in memory."""
+        """Return the distribution of the oldest unread messages over keys. None if they are not in memory."""
         cursor = pump.cursor
         acknowledged = cursor.acknowledged
         starts = [start for start, _ in acknowledged]
         at = max(cursor.floor, topic.start_offset)
         counts: Counter[str] = Counter()
-        left, until = SAMPLED_KEYS, time.perf_counter() + 0.02  # a slice, for messages of any size
+        left, until = SAMPLED_KEYS, time.perf_counter() + 0.02  # at most 20 ms, for messages of any size
         while left > 0 and at < topic.commit and time.perf_counter() < until:
             batches = topic.read(at, topic.commit, SAMPLED_BYTES)
             if not batches:
@@ -405,7 +405,7 @@ def _moved_ms(pump: AnyPump) -> int | None:
 
 
 def _joined_ms(pump: AnyPump) -> int | None:
-    """Return when a consumer last came or went."""
+    """Return when a consumer last connected or disconnected."""
     came = [link.connected_at_ms for link in pump.links.values()]
     return max((*came, *(one.at_ms for one in pump.attendance.departures[-1:])), default=None)
 
@@ -418,7 +418,7 @@ def _visits(pump: AnyPump) -> tuple[Departure, ...]:
 
 
 def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures | None:
-    """Return the consumers that left recently, or None."""
+    """Return the departures of consumers within `span_ms`, None if there are none."""
     found = [one for one in pump.attendance.departures if state.taken_at_ms - one.at_ms <= span_ms]
     if not found:
         return None
@@ -437,8 +437,8 @@ def settled_status(
     """Return the reported status, and its begin. CAUGHT_UP for a subscription at rest without a record.
 
     Args:
-        lag: of the moment, if available. A status that needs no second look counts immediately, and so does the first
-            look at a subscription that rounds have not judged yet.
+        lag: the current judgement, if available. It counts immediately if its status needs no confirmation, or if no
+            round has judged the subscription yet.
     """
     if cursor is None:
         status, since_ms = LagStatus.UNKNOWN, None
@@ -456,7 +456,7 @@ def settled_status(
 
 
 def base_of(topic: Topic) -> str:
-    """Return the name of a topic, of a partition that of the whole topic."""
+    """Return the name of a topic. For a partition, return the name of the whole topic."""
     return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)
 
 

@@ -83,7 +83,7 @@ class Table(Generic[R]):
     # -- filling -------------------------------------------------------------------------------------------------
 
     def put(self, item: KeyValue, quarantine: Quarantine) -> bool:
-        """Apply a stored key. Return whether it was new to the table."""
+        """Apply a key of the store. Return whether the table lacked this revision of it."""
         if self._revisions.get(item.key, self._read_at) >= item.mod_revision:
             return False
         self._revisions[item.key] = item.mod_revision
@@ -113,7 +113,7 @@ class Table(Generic[R]):
         return True
 
     def replace(self, items: Iterable[KeyValue], revision: Revision, quarantine: Quarantine) -> list[str]:
-        """Replace the records by a reading of the whole range at this revision. Return the changed keys."""
+        """Replace all records by the items of the whole range at this revision. Return the changed keys."""
         found = {item.key: item for item in items}
         changed = [key for key in set(self._revisions) - found.keys() if self.remove(key, revision)]
         self._read_at = Revision(0)

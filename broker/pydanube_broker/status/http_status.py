@@ -23,7 +23,7 @@ class Shown(Protocol):
     def not_ready(self) -> tuple[Reason, ...]: ...
 
     def degraded(self) -> tuple[Reason, ...]:
-        """Return problems of a broker that serves its clients nevertheless."""
+        """Return problems that do not keep the broker from serving its clients."""
 
     async def status(self) -> BrokerFacts: ...
 
@@ -46,8 +46,8 @@ def status_app(
     """Return the application with the pages.
 
     Args:
-        reasons_to: returns the caller. An unauthenticated one sees whether the broker is ready, and not why.
-        only_here: refuse requests whose Host is not this machine, because a page in a browser uses another name.
+        reasons_to: returns the caller. An unauthenticated caller gets no reasons, only whether the broker is ready.
+        only_here: refuse requests whose Host is not this machine. It stops web pages that reach this port by another name.
     """
 
     async def healthz(request: Request) -> Response:
@@ -55,10 +55,12 @@ def status_app(
 
     async def readyz(request: Request) -> Response:
         reasons = shown.not_ready()
-        told = [dataclasses.asdict(reason) for reason in (*reasons, *shown.degraded())]
+        shown_reasons = [dataclasses.asdict(reason) for reason in (*reasons, *shown.degraded())]
         if reasons_to is not None and reasons_to() is None:
-            told = []
-        return _PrettyJson({"ready": not reasons, "reasons": told}, status_code=503 if reasons else 200)
+            shown_reasons = []
+        return _PrettyJson(
+            {"ready": not reasons, "reasons": shown_reasons}, status_code=503 if reasons else 200
+        )
 
     async def status(request: Request) -> Response:
         facts = dataclasses.asdict(await shown.status())
@@ -81,7 +83,7 @@ def status_app(
         for path, page in pages.items()
     ]
     application = Starlette(routes=routes)
-    application.router.redirect_slashes = False  # it would redirect to any host that the caller names
+    application.router.redirect_slashes = False  # a redirect would go to any host that the caller names
     return application
 
 

@@ -24,12 +24,12 @@ from pydanube_broker.tier.messages import HEAD, encode_message
 
 log = logging.getLogger("pydanube.tier")
 
-_END_S: Final = 0.05  # the loop's wait for a killed process
+_END_S: Final = 0.05  # seconds that the loop waits for the end of a killed process
 _PIECE_BYTES: Final = 256 << 10  # copied by one callback of the loop
-# How the process allocates. It handles blocks of up to 16 MB in eight threads. By default glibc keeps as many arenas,
-# keeps freed blocks of up to 32 MB in each of them, and Arrow's own allocator keeps a pool per thread beside: four
-# times the memory that is ever in use. With these, larger blocks are returned to the system when they are freed.
-# Other C libraries ignore the names. Variables of the environment override these.
+# Settings of the process's allocator. The process handles blocks of up to 16 MB in eight threads. By default glibc keeps
+# an arena per thread with freed blocks of up to 32 MB, and Arrow's allocator keeps a pool per thread as well: four times
+# the memory in use. With these settings, freed blocks above 256 KiB return to the system. Other C libraries ignore them.
+# Variables of the environment override them.
 ALLOCATION: Final = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
@@ -47,10 +47,10 @@ class TierChild:
 
     def __init__(self, options: StoreOptions, *, work: str = "tier") -> None:
         self._options = options
-        self._work = work  # `chain`: serves the chain's calls, not the tier's
+        self._work = work  # `tier`, or `chain` for a process that serves the calls of the chain
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
-        self._asked_s: dict[int, float] = {}  # when each of those calls began
+        self._begun_s: dict[int, float] = {}  # when each waiting call began
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -66,17 +66,17 @@ class TierChild:
     async def call(
         self, name: str, arguments: dict[str, Any], blob: bytes = b""
     ) -> tuple[dict[str, Any], memoryview]:
-        """Call `TierWork`. When cancelled, the work continues in the child and its answer is dropped.
+        """Call `TierWork` in the process. A cancelled call continues there, and its answer is dropped.
 
         Raises `ChildDied` if the process ended (retry), else the error of the call.
         """
         await self._started()
-        return await self._ask({"call": name, "arguments": arguments}, blob)
+        return await self._request({"call": name, "arguments": arguments}, blob)
 
-    async def _ask(self, body: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], memoryview]:
+    async def _request(self, body: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], memoryview]:
         assert self._writer is not None
         number = next(self._numbers)
-        self._asked_s[number] = asyncio.get_running_loop().time()
+        self._begun_s[number] = asyncio.get_running_loop().time()
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self._writer.write(encode_message(number, body, len(blob)))
@@ -85,11 +85,11 @@ class TierChild:
             return found
         finally:
             self._waiting.pop(number, None)
-            self._asked_s.pop(number, None)
+            self._begun_s.pop(number, None)
 
     def longest_wait_s(self) -> float:
-        """The seconds that the oldest call has waited, or 0 if none waits."""
-        oldest_s = min(self._asked_s.values(), default=None)
+        """Return how long the oldest call has waited, 0 if no call waits."""
+        oldest_s = min(self._begun_s.values(), default=None)
         return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 
     async def _started(self) -> None:
@@ -110,7 +110,7 @@ class TierChild:
             reader, self._writer = await asyncio.open_connection(sock=ours)
             self._listener = asyncio.get_running_loop().create_task(self._listen(reader))
             try:
-                await self._ask({"options": asdict(self._options), "work": self._work}, b"")
+                await self._request({"options": asdict(self._options), "work": self._work}, b"")
             except ClusterError:
                 await self._stop()
                 raise

@@ -1,9 +1,9 @@
 """Key filters: globs that a consumer's keys must match.
 
-Filters and keys come from different untrusted parties, so the worst pair of them counts. A filter becomes an
-expression that never backtracks: the text between two stars is matched at its first place and stays there (an
-atomic group), because a later place leaves less for the rest and so helps no match. The cost is at most the
-filter's length times the key's.
+Filters and keys come from different untrusted clients, so matching must be cheap for the worst pair. A filter becomes
+an expression that never backtracks: the text between two stars matches at its first place and stays there (an atomic
+group). A later place would leave less of the key for the rest of the filter, so it could not match more. The cost is at
+most the filter's length times the key's.
 """
 
 from __future__ import annotations
