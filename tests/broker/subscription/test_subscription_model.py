@@ -9,6 +9,7 @@ order by type, credit and window kept, counts exact, state unchanged on error.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -159,6 +160,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.forget()
         self.done: set[int] = set(range(start))
         self.durable = Durable(cursor=self.cursor, done=set(self.done))
+        self.totals: Counter[str] = Counter()  # since the begin or the crash
         self.append(data.draw(st.lists(st.sampled_from(KEYS), max_size=12)))
         for name in "wx"[: data.draw(st.integers(0, 2))]:
             self.attach(name, data.draw(st.integers(1, 12)), False, None, data)
@@ -290,6 +292,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             case PoisonPolicy.BLOCK:
                 self.blocked.add(offset)
             case PoisonPolicy.DROP:
+                self.totals["dropped"] += 1
                 self.finish(offset)
             case PoisonPolicy.DEAD_LETTER:
                 self.dying.add(offset)
@@ -621,6 +624,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         self.answers(consumer_id)
         assert self.sub.answers.ack(consumer_id, peer.session, ranges, masks) == len(expected)
+        self.totals["acknowledged"] += len(expected)
         for offset in expected:
             self.finish(offset)
 
@@ -680,6 +684,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             expected = [o for o in offsets if o in self.flight or (self.seen(o) and self.returned.get(o))]
             assert self.sub.answers.ack_delivered(ranges, self.now) == len(expected)
+            self.totals["acknowledged"] += len(expected)
             for offset in expected:
                 late = self.came_from.get(offset)
                 if late in self.peers and late not in answered:
@@ -741,6 +746,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         asked_again = [o for o, due in self.again_at.items() if due <= self.now]
         for offset in late:
             expected.setdefault("expired", set()).add(offset)
+            self.totals["expired"] += 1
             outcome = self.fail(offset, at_once=silent.get(self.flight[offset].consumer_id, False))
             if outcome is not None:
                 expected.setdefault(outcome, set()).add(offset)
@@ -834,7 +840,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             held = sorted(o for o, sent in self.flight.items() if sent.consumer_id == one)
             if held:
                 self.answers(one)
-                self.sub.answers.ack(one, peer.session, runs(held))
+                self.totals["acknowledged"] += self.sub.answers.ack(one, peer.session, runs(held))
                 for offset in held:
                     self.finish(offset)
             if not peer.window:
@@ -870,7 +876,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 held = sorted(o for o, sent in self.flight.items() if sent.consumer_id == one)
                 if held and (one != hung or (comes_back and peer.state is ConsumerState.ON_TRIAL)):
                     self.answers(one)
-                    self.sub.answers.ack(one, peer.session, runs(held))
+                    self.totals["acknowledged"] += self.sub.answers.ack(one, peer.session, runs(held))
                     for offset in held:
                         self.finish(offset)
             self.agrees()
@@ -891,6 +897,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         for offset in offsets:
             if durable:
+                self.totals["dead_lettered"] += 1
                 self.finish(offset)
             else:
                 self.dying_failures[offset] = self.dying_failures.get(offset, 0) + 1
@@ -1028,6 +1035,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def crash(self, data: st.DataObject) -> None:
         """The broker dies and comes back with the last durable cursor; consumers are gone."""
         saved = deepcopy(self.durable)
+        self.totals.clear()
         session = max((p.session for p in self.peers.values()), default=0)
         self.sub = Subscription.restore(
             self.kind,
@@ -1064,7 +1072,10 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert facts.in_flight == len(self.flight)
         assert facts.pending_retries == len(self.waiting)
         assert facts.ready == len(self.ready)
+        for name in ("acknowledged", "dead_lettered", "dropped", "expired"):
+            assert getattr(facts, name) == self.totals[name], name
         assert (facts.blocked_by.offset if facts.blocked_by else None) == min(self.blocked, default=None)
+        self.looks_in_time()
         cursor = self.sub.snapshot()
         closed = set(range(cursor.floor)).union(*(range(s, e) for s, e in cursor.acknowledged), ())
         for offset in self.log:
@@ -1084,6 +1095,14 @@ class DeliveryMachine(RuleBasedStateMachine):
             )
             assert consumer.delivered == peer.sent
             assert consumer.expired == (0 if peer.answered else peer.expired)
+
+    def looks_in_time(self) -> None:
+        """The next tick comes no later than the first thing that is due."""
+        due = [*self.waiting.values(), *self.again_at.values()]
+        due += [sent.deadline_ms for sent in self.flight.values() if sent.deadline_ms is not None]
+        due += [peer.trial_at_ms for peer in self.peers.values() if peer.trial_at_ms is not None]
+        deadline = self.sub.next_deadline_ms()
+        assert not due or (deadline is not None and deadline <= min(due))
 
     def moves_are_in_the_tables(self) -> None:
         states = {
