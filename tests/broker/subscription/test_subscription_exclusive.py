@@ -7,10 +7,9 @@ import itertools
 import tracemalloc
 
 import pytest
-from pydanube_broker.subscription.cursor import CursorSnapshot, apply_deltas
+from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.effects import (
     Blocked,
-    DeadLetter,
     Dropped,
     Expired,
     SessionEnded,
@@ -69,23 +68,6 @@ def offsets_of(sent: list[tuple[Plan, list[int]]]) -> list[int]:
     return [offset for _, offsets in sent for offset in offsets]
 
 
-def test_a_consumer_receives_everything_once_and_in_order() -> None:
-    sub = exclusive(end=50)
-    attach(sub)
-    assert offsets_of(pull(sub)) == list(range(50))
-    sub.grew(60)
-    assert offsets_of(pull(sub)) == list(range(50, 60))
-
-
-def test_nothing_is_planned_without_credit_and_credit_is_never_exceeded() -> None:
-    sub = exclusive()
-    attach(sub, credit=0)
-    assert sub.sending.next_plan() is None
-    sub.members.grant(1, 7, 0)
-    assert offsets_of(pull(sub)) == list(range(7))
-    assert sub.sending.next_plan() is None
-
-
 def test_a_message_larger_than_the_byte_credit_is_still_sent() -> None:
     sub = exclusive()
     sub.join(1, "a", 0, ConsumerTerms(credit_messages=10, credit_bytes=5))
@@ -98,14 +80,6 @@ def test_a_message_larger_than_the_byte_credit_is_still_sent() -> None:
     assert sub.sending.next_plan() is None
     sub.members.grant(1, 0, 2)
     assert sub.sending.next_plan() is not None
-
-
-def test_a_window_gives_credit_back_when_messages_leave_flight() -> None:
-    sub = exclusive()
-    sub.join(1, "a", 0, ConsumerTerms(window_messages=3))
-    assert offsets_of(pull(sub)) == [0, 1, 2]
-    sub.answers.ack(1, 1, [(1, 2)])
-    assert offsets_of(pull(sub)) == [3]
 
 
 def test_a_second_name_is_refused_while_the_first_is_attached_and_welcome_after() -> None:
@@ -138,20 +112,6 @@ def test_the_same_name_takes_over_and_gets_what_its_predecessor_held() -> None:
     assert sub.statistics(0).stale_answers == 1
 
 
-def test_acks_in_any_order_move_the_floor_over_contiguous_messages_only() -> None:
-    sub = exclusive(end=6)
-    session = attach(sub)
-    pull(sub)
-    assert sub.answers.ack(1, session, [(1, 2), (3, 4), (5, 6)]) == 3
-    assert sub.floor == 0
-    assert sub.answers.ack(1, session, [(0, 1)]) == 1
-    assert sub.floor == 2
-    assert sub.snapshot() == CursorSnapshot(floor=2, acknowledged=((3, 4), (5, 6)))
-    assert sub.answers.ack(1, session, [(0, 6)]) == 2
-    assert sub.answers.ack(1, session, [(0, 6)]) == 0
-    assert sub.floor == 6
-
-
 def test_an_ack_of_what_was_never_delivered_is_refused_and_changes_nothing() -> None:
     sub = exclusive(end=100)
     session = attach(sub, credit=10)
@@ -178,20 +138,6 @@ def test_holes_in_the_log_count_as_acknowledged() -> None:
     assert sub.floor == 500
     assert sub.skipped(500, 990) == 0
     assert offsets_of(pull(sub)) == list(range(990, 1000))
-
-
-def test_the_span_stops_delivery_until_the_floor_moves_and_holes_do_not_count() -> None:
-    sub = exclusive(end=10_000, span=10)
-    session = attach(sub)
-    plan = sub.sending.next_plan()
-    assert plan is not None
-    assert plan.max_messages == 10
-    assert sub.sending.sent(plan, [(0, 4), (5_000, 5_002)], 60, 6_000, 0)
-    assert offsets_of(pull(sub)) == [6_000, 6_001, 6_002, 6_003]
-    sub.answers.ack(1, session, [(1, 4), (5_000, 5_002), (6_000, 6_004)])
-    assert sub.sending.next_plan() is None
-    sub.answers.ack(1, session, [(0, 1)])
-    assert len(offsets_of(pull(sub))) == 10
 
 
 def test_credit_larger_than_any_default_is_used_in_one_window() -> None:
@@ -229,21 +175,6 @@ def test_an_answer_that_does_not_fit_its_plan_is_refused() -> None:
     assert sub.statistics(0).in_flight == 0
 
 
-def test_a_nacked_message_returns_after_its_delay_with_its_count() -> None:
-    sub = exclusive(end=10)
-    session = attach(sub)
-    pull(sub, 1000)
-    sub.answers.nack(1, session, [(3, 5)], 1000, reason="no")
-    assert sub.next_deadline_ms() == 2000
-    sub.tick(1999)
-    assert pull(sub, 1999) == []
-    sub.tick(2000)
-    ((plan, offsets),) = pull(sub, 2000)
-    assert (offsets, plan.delivery_count) == ([3, 4], 2)
-    sub.answers.nack(1, session, [(3, 4)], 2000, delay_ms=5000)
-    assert sub.next_deadline_ms() == 7000
-
-
 def test_back_off_doubles_up_to_its_bound_and_never_comes_early() -> None:
     policy = FailurePolicy(jitter=0.5, max_redelivery_count=100, max_redelivery_delay_ms=10_000)
     assert [policy.delay_ms(n, requested_ms=0, random=0.0) for n in range(1, 7)] == [
@@ -277,16 +208,6 @@ def test_an_ack_timeout_brings_the_message_again_and_extend_puts_it_off() -> Non
     assert expired.ranges == ((0, 1),)
     marks = sub.marks()
     assert (marks.failed, marks.unanswered) == (4, 4)
-
-
-def test_a_late_ack_of_a_message_that_came_back_counts() -> None:
-    sub = exclusive(end=2)
-    session = attach(sub)
-    pull(sub, 0)
-    sub.tick(30_000)
-    assert sub.answers.ack(1, session, [(0, 1)]) == 1
-    sub.tick(31_000)
-    assert offsets_of(pull(sub, 31_000)) == [1]
 
 
 def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -> None:
@@ -342,45 +263,6 @@ def test_why_a_message_failed_is_known_while_it_is_on_its_way_again() -> None:
     assert (again.offset, again.failures, again.reason) == (1, 1, "bad row")
 
 
-def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
-    sub = exclusive(end=10, policy=FailurePolicy(max_redelivery_count=0))
-    session = attach(sub, credit=3)
-    pull(sub)
-    sub.answers.nack(1, session, [(0, 1)], 0)
-    sub.answers.ack(1, session, [(1, 2)])
-    sub.members.grant(1, 100, 0)
-    assert pull(sub) == []
-    assert sub.skip(1) == (0, 1)
-    assert sub.floor == 2
-    assert offsets_of(pull(sub)) == list(range(3, 10))
-    assert sub.skip(3) == (2, 5)
-    assert sub.skip(100) == (5, 10)
-    assert sub.skip(1) is None
-    assert sub.answers.ack(1, session, [(2, 10)]) == 0
-
-
-def test_a_dead_letter_is_acknowledged_only_when_its_copy_is_durable() -> None:
-    policy = FailurePolicy(max_redelivery_count=1, poison_policy=PoisonPolicy.DEAD_LETTER, jitter=0.0)
-    sub = exclusive(end=3, policy=policy)
-    session = attach(sub)
-    pull(sub)
-    sub.answers.ack(1, session, [(0, 1), (2, 3)])
-    sub.answers.nack(1, session, [(1, 2)], 0)
-    sub.tick(1000)
-    pull(sub, 1000)
-    (effect,) = sub.answers.nack(1, session, [(1, 2)], 1000, reason="bad")
-    assert effect == DeadLetter(generation=0, ranges=((1, 2),), reason="bad", delivery_count=2)
-    assert sub.floor == 1
-    sub.failures.dead_letter_failed(0, [(1, 2)], 1000)
-    deadline = sub.next_deadline_ms()
-    assert deadline == 2000
-    assert sub.tick(deadline) == [effect]
-    assert sub.failures.dead_lettered(5, [(1, 2)]) == 0
-    assert sub.failures.dead_lettered(0, [(1, 2)]) == 1
-    assert sub.floor == 3
-    assert sub.statistics(0).dead_lettered == 1
-
-
 def test_terminate_poisons_at_once() -> None:
     sub = exclusive(end=3, policy=FailurePolicy(poison_policy=PoisonPolicy.DROP))
     session = attach(sub)
@@ -410,28 +292,6 @@ def test_a_seek_goes_both_ways_and_answers_from_before_it_are_ignored() -> None:
         sub.seek(101, 0)
 
 
-def test_with_ordered_retry_nothing_behind_a_pending_retry_is_sent() -> None:
-    sub = exclusive(end=10, ordered=True)
-    session = attach(sub, credit=5)
-    pull(sub)
-    sub.answers.nack(1, session, [(2, 3)], 0)
-    sub.members.grant(1, 100, 0)
-    assert pull(sub) == []
-    sub.tick(1000)
-    assert offsets_of(pull(sub, 1000)) == [2, 5, 6, 7, 8, 9]
-
-
-def test_a_lost_consumer_is_not_a_failure_of_its_messages() -> None:
-    sub = exclusive(end=3, policy=FailurePolicy(max_redelivery_count=1, jitter=0.0))
-    for life in range(1, 8):
-        attach(sub, life, "a")
-        ((plan, offsets),) = pull(sub)
-        assert (offsets, plan.delivery_count) == ([0, 1, 2], life)
-        sub.leave(life, 0)
-    assert sub.snapshot().attempts[0].deliveries == 7
-    assert sub.snapshot().attempts[0].failures == 0
-
-
 def test_counts_and_acknowledgements_survive_a_restart() -> None:
     sub = exclusive(end=20)
     session = attach(sub)
@@ -448,31 +308,6 @@ def test_counts_and_acknowledgements_survive_a_restart() -> None:
     assert list(counts) == [3, 4, *range(8, 20)]
     assert [o for o, n in counts.items() if n == 2] == [3, 10, 11]
     assert again.session_of(1) == 9
-
-
-def test_deltas_add_up_to_the_snapshot() -> None:
-    sub = exclusive(end=20)
-    cursor = sub.snapshot()
-    assert take_changes(sub) is None
-    session = attach(sub)
-    pull(sub)
-    assert take_changes(sub) is None
-    for step in range(4):
-        match step:
-            case 0:
-                sub.answers.ack(1, session, [(0, 3), (5, 8)])
-            case 1:
-                sub.answers.nack(1, session, [(3, 4), (10, 12)], 0)
-            case 2:
-                sub.seek(2, 0)
-            case _:
-                pull(sub)
-                sub.answers.ack(1, sub.session_of(1) or 0, [(4, 6)])
-        delta = take_changes(sub)
-        assert delta is not None
-        assert take_changes(sub) is None
-        cursor = apply_deltas(cursor, (delta,))
-        assert cursor == sub.snapshot()
 
 
 def test_row_10_a_subscription_without_any_ack_delivers_everything_after_a_restart() -> None:

@@ -107,15 +107,6 @@ def test_unseen_slots_go_to_the_consumer_with_the_fewest() -> None:
     assert [c.slots for c in topic.sub.statistics(0).consumers] == [10, 10, 10]
 
 
-def test_many_messages_of_one_key_are_in_flight_to_one_consumer() -> None:
-    topic = Topic(["a"] * 500)
-    topic.join(1, "x")
-    topic.join(2, "y")
-    sent = topic.pull(at_most=100)
-    assert [o for _, o in sent] == list(range(500))
-    assert len({c for c, _ in sent}) == 1
-
-
 def test_a_new_consumer_takes_its_share_and_a_busy_slot_moves_only_when_drained() -> None:
     topic = Topic(["a", "b", "c", "d"])
     topic.join(1, "x")
@@ -250,18 +241,6 @@ def test_a_filter_takes_every_other_character_as_it_is() -> None:
     topic = Topic(["a.b", "axb", "[a]", "a"])
     topic.join(1, "x", filters=("a.b", "[a]"))
     assert [topic.keys[o] for _, o in topic.pull()] == ["a.b", "[a]"]
-
-
-def test_what_a_filtered_consumer_held_waits_for_another_that_accepts_its_keys() -> None:
-    topic = Topic(["eu", "us"])
-    topic.join(1, "eu", filters=("eu",))
-    topic.join(2, "us", filters=("us",))
-    topic.pull()
-    topic.sub.leave(1, 0)
-    assert topic.pull() == []
-    assert topic.sub.floor == 0
-    topic.join(3, "eu again", filters=("e*",))
-    assert topic.pull() == [(3, 0)]
 
 
 def test_messages_held_before_filters_came_are_read_again_for_their_keys() -> None:

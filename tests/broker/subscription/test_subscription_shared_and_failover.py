@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.effects import Activated
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
-from pydanube_core.errors import NotDelivered
 
 from tests.broker.subscription.invariants import check
 
@@ -122,38 +120,6 @@ def test_a_slow_shared_consumer_does_not_hold_up_the_others() -> None:
         pull(sub)
     facts = sub.statistics(0)
     assert [c.delivered for c in facts.consumers] == [2, 46, 2]
-
-
-def test_what_a_lost_shared_consumer_held_goes_to_the_others() -> None:
-    sub = make(SubscriptionType.SHARED, end=6, names="ab")
-    pull(sub, at_most=1)
-    sub.answers.ack(2, session(sub, 2), [(1, 2)])
-    sub.leave(1, 0)
-    assert sorted(o for _, offsets in pull(sub) for o in offsets) == [0, 2, 4]
-    assert sub.answers.ack(2, session(sub, 2), [(0, 6)]) == 5
-
-
-def test_an_ack_of_what_another_consumer_was_sent_is_refused() -> None:
-    sub = make(SubscriptionType.SHARED, end=4, names="ab")
-    pull(sub, at_most=1)
-    with pytest.raises(NotDelivered) as caught:
-        sub.answers.ack(1, session(sub, 1), [(0, 2)])
-    assert caught.value.details["offset"] == 1
-    assert sub.floor == 0
-
-
-def test_a_plan_keeps_to_messages_with_one_delivery_count() -> None:
-    sub = make(SubscriptionType.SHARED, end=5, names="a")
-    pull(sub)
-    sub.answers.nack(1, session(sub, 1), [(1, 2), (3, 4)], 0)
-    sub.tick(1000)
-    pull(sub, 1000)
-    sub.join(2, "a", 1000, ConsumerTerms(credit_messages=100, credit_bytes=None))
-    counts = []
-    while (plan := sub.sending.next_plan()) is not None:
-        counts.append((plan.ranges, plan.delivery_count))
-        assert sub.sending.sent(plan, plan.ranges, 0, plan.end_limit, 1000)
-    assert counts == [(((0, 1),), 2), (((1, 2),), 3), (((2, 3),), 2), (((3, 4),), 3), (((4, 5),), 2)]
 
 
 def test_messages_that_vanished_before_their_retry_count_as_acknowledged() -> None:
