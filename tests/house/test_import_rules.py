@@ -148,6 +148,7 @@ PURE = (
     "pydanube_broker.schema.protobuf.compat",
     "pydanube_broker.schema.protobuf.payload",
     "pydanube_broker.schema.protobuf.compat",
+    "pydanube_broker.schema.step_budget",
     "pydanube_broker.schema.vocabulary",
     "pydanube_broker.journal.tail_cache",
     "pydanube_mcp.fencing",

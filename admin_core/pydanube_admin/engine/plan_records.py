@@ -264,8 +264,9 @@ class ShownPlan(Result):
     # Topics, subscriptions, consumers, and the messages and bytes of the immediate loss. null: unknown
     blast_radius: dict[str, int | None]
     later: str | None = None  # later losses
-    # The objects that applying it acts on, even if others exist by then
-    pinned: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+    pinned: dict[str, Any] | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )  # the objects that applying it acts on, even if others exist by then
     # Whether clients changed the counts in the five minutes before: if not, their next change makes the plan stale
     was_live: bool | None = Field(default=None, exclude_if=lambda value: value is None)
     state: str
