@@ -292,6 +292,17 @@ def test_a_seek_goes_both_ways_and_answers_from_before_it_are_ignored() -> None:
         sub.seek(101, 0)
 
 
+def test_a_lost_consumer_is_not_a_failure_of_its_messages() -> None:
+    sub = exclusive(end=3, policy=FailurePolicy(max_redelivery_count=1, jitter=0.0))
+    for life in range(1, 8):
+        attach(sub, life, "a")
+        ((plan, offsets),) = pull(sub)
+        assert (offsets, plan.delivery_count) == ([0, 1, 2], life)
+        sub.leave(life, 0)
+    assert sub.snapshot().attempts[0].deliveries == 7
+    assert sub.snapshot().attempts[0].failures == 0
+
+
 def test_counts_and_acknowledgements_survive_a_restart() -> None:
     sub = exclusive(end=20)
     session = attach(sub)
