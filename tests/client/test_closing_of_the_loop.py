@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -84,6 +85,55 @@ def test_a_call_that_ends_by_itself_keeps_its_result_and_its_error() -> None:
     with pytest.raises(CancelledError):
         loop.call(cancelled())
     loop.close()
+
+
+def test_a_call_that_cannot_be_cancelled_does_not_hold_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pydanube.blocking.loop.CANCEL_S", 0.1)
+    loop, running = Loop(), threading.Event()
+
+    async def deaf() -> None:
+        running.set()
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    call = in_thread(lambda: loop.call(deaf()))
+    assert running.wait(60)
+    loop.close()
+    with pytest.raises(ClosedResource):
+        call.result(60)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_calls_after_the_end_of_the_loops_thread_are_refused() -> None:
+    loop = Loop()
+
+    async def exits() -> None:
+        raise SystemExit
+
+    with pytest.raises(BaseException, match=r"^$|closed"):
+        in_thread(lambda: loop.call(exits())).result(60)
+    with pytest.raises(ClosedResource):
+        in_thread(lambda: loop.call(done())).result(60)
+    loop.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_may_leave_the_block_of_its_parents_client(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with pytest.raises(ClosedResource):
+                    producer.send(b"x")
+                with suppress(ClosedResource):
+                    client.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert producer.send(b"x").offset == 0
 
 
 def test_events_end_without_an_error_while_the_client_closes(

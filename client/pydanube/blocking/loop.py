@@ -29,6 +29,7 @@ class Loop:
 
     def _serves(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self.loop, self._thread = loop, thread
+        self._calls: set[concurrent.futures.Future[Any]] = set()
         self._closed = False
         # No call may be scheduled after the stop: no iteration would run it. Reentrant, because a signal handler
         # may close the client in the middle of a call.
@@ -36,9 +37,13 @@ class Loop:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        self.loop.run_until_complete(self._end_calls())
-        self.loop.close()
+        try:
+            self.loop.run_forever()
+        finally:  # also if a task has raised SystemExit
+            with self._scheduling:
+                self._closed = True
+            self.loop.run_until_complete(self._end_calls())
+            self.loop.close()
 
     async def _end_calls(self) -> None:
         running = asyncio.all_tasks() - {asyncio.current_task()}
@@ -46,11 +51,14 @@ class Loop:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=CANCEL_S)
+        for call in list(self._calls):  # those that would not end
+            call.cancel()
         await self.loop.shutdown_asyncgens()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it."""
         future = self._schedule(work)
+        self._calls.add(future)
         try:
             return future.result()
         except BaseException as error:
@@ -59,23 +67,32 @@ class Loop:
             if self._closed and isinstance(error, concurrent.futures.CancelledError):
                 raise ClosedResource("the client was closed during the call") from None
             raise
+        finally:
+            self._calls.discard(future)
 
     def _schedule(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        with self._scheduling:
-            if not self._closed and self._thread is not threading.current_thread():
-                with suppress(RuntimeError):  # the loop is closed
-                    return asyncio.run_coroutine_threadsafe(work, self.loop)
+        if self._is_elsewhere():
+            with self._scheduling:
+                if not self._closed:
+                    with suppress(RuntimeError):  # the loop is closed
+                        return asyncio.run_coroutine_threadsafe(work, self.loop)
         work.close()
         raise ClosedResource("the client is closed, or was called from inside its own thread")
+
+    def _is_elsewhere(self) -> bool:
+        """Whether another thread runs the loop. None does in a forked child, where the lock may be held for ever."""
+        return self._thread.is_alive() and self._thread is not threading.current_thread()
 
     def soon(self, call: Callable[[], None]) -> None:
         self.loop.call_soon_threadsafe(call)
 
     def close(self) -> None:
-        with self._scheduling:
-            self._closed = True
-            self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        if self._is_elsewhere():
+            with self._scheduling:
+                if not self._closed:
+                    self._closed = True
+                    self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
 
 
 class RunningLoop(Loop):
