@@ -27,15 +27,18 @@ from tests.broker.moves.test_take_over_of_topics import (
     lost,
     read_all,
     record_of,
-    says_when_asked,
     until_state,
 )
 from tests.broker.serving.test_several_brokers import cluster
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
-__all__ = ["cluster", "says_when_asked"]
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+__all__ = ["cluster"]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("one_loop", "no_reports", "short_lease"),
+    pytest.mark.timeout(150),
+]
 
 NAMES: Final = ("/default/t", "/default/other")
 

@@ -18,7 +18,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import removed_brokers
 from pydanube_broker.moves.moves import Moves
-from pydanube_broker.moves.removed import RemovedBrokers
+from pydanube_broker.moves.removed_brokers import RemovedBrokers
 from pydanube_broker.tier.topic_reports import TopicReports
 from pydanube_broker.topics.log_state import LogState
 from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
