@@ -127,8 +127,8 @@ def fenced(body: Mapping[str, Any], *, given: Mapping[str, Any] | None = None) -
         body: a result, or an error's object.
         given: the call's own arguments. An error quotes a brief one unchanged if it holds no secret.
     """
-    sent = set(_texts(given or {}))
-    quoted = {text for text in _texts(_kept(given or {})) if text in sent and _is_brief(text)}
+    sent = set(_texts(given))
+    quoted = {text for text in _texts(_kept(given)) if text in sent and _is_brief(text)}
     foreign = {
         text
         for text in (*_foreign(body), *sent)

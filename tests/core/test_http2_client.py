@@ -319,6 +319,17 @@ def test_half_of_the_connections_window_is_granted_again_before_the_rest_is_used
     assert talk.client.take(0.0) == window_update(0, 32_768)
 
 
+def test_an_even_window_is_granted_again_at_exactly_its_half() -> None:
+    """Of the connection and of the stream, which the server counts on by RFC 9113 6.9 as soon as it may."""
+    size = 1 << 16
+    talk = Talk(Limits(connection_window_bytes=size, connection_window_max_bytes=size, stream_window_bytes=size, stream_window_max_bytes=size))  # fmt: skip
+    talk.ask()
+    talk.hear(talk.headers(1, *HEAD), data(1, bytes(size // 2 - 1)))
+    assert talk.client.take(0.0) == b""
+    talk.hear(data(1, b"x"))
+    assert talk.client.take(0.0) == window_update(0, size // 2) + window_update(1, size // 2)
+
+
 def test_data_waits_for_the_servers_window() -> None:
     talk = Talk()
     stream = talk.client.open()

@@ -128,6 +128,15 @@ def test_a_proposed_call_with_text_of_others_shows_it_under_untrusted_only() -> 
     assert shown[UNTRUSTED] == {"command": step["command"], "arguments": {"topic": HOSTILE}}
 
 
+@pytest.mark.parametrize(
+    "arguments", [{HOSTILE: "orders"}, {"topic": "orders", HOSTILE: 1}, [HOSTILE, "orders"], HOSTILE]
+)
+def test_a_proposed_call_whose_arguments_have_no_names_of_ours_is_left_out(arguments: object) -> None:
+    plain = {"tool": "get_topic", "arguments": {"topic": "orders"}, "why": "look at it"}
+    body = fenced({"next": [{"tool": "get_topic", "arguments": arguments}, plain]})
+    assert body["next"] == [plain]
+
+
 def test_why_a_call_is_proposed_does_not_repeat_the_text_of_others_in_its_arguments() -> None:
     step = {"tool": "delete_topic", "arguments": {"topic": HOSTILE}, "why": f"nothing reads {HOSTILE}"}
     (shown,) = fenced({"next": [step]})["next"]

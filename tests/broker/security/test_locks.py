@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections import Counter
@@ -15,8 +16,10 @@ import anyio
 import pytest
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.security import last_used
 from pydanube_broker.security.authenticator import Authenticator, certificate_name
 from pydanube_broker.security.http_identity import MOST_LOOKED_AT, IdentifiedApp
+from pydanube_broker.security.jwt_keys import web_tokens
 from pydanube_broker.security.last_used import WITHIN_S, LastUsed
 from pydanube_broker.security.locks import MOST_COUNTED, Locks, open_locks
 from pydanube_broker.settings.security import Auth
@@ -362,6 +365,23 @@ async def test_a_token_gives_what_every_one_of_its_makers_may_do_within_their_sc
     assert may(replace(made, makers=(Maker(ROBOT, frozenset({READ})),)), "topics:read") == {False}
 
 
+@pytest.mark.parametrize(
+    ("resource", "named"),
+    [(CLUSTER, "cluster"), (Resource("default"), "default"), (ORDERS, "/default/orders")],
+)
+@pytest.mark.parametrize("makers", [(), (Maker(BOB), Maker(ROBOT))])
+async def test_a_refusal_names_the_permission_the_resource_the_caller_and_the_makers_of_its_token(
+    broker: Broker, resource: Resource, named: str, makers: tuple[Maker, ...]
+) -> None:
+    ann = replace(broker.identify(await broker.token(ANN)), makers=makers)
+    with pytest.raises(PermissionDenied) as refused:
+        broker.locks.check(ann, "topics:delete", resource)
+    expected = {"permission": "topics:delete", "resource": named, "principal": str(ANN)}
+    if makers:
+        expected["makers"] = [str(BOB), str(ROBOT)]  # type: ignore[assignment]
+    assert refused.value.details == expected
+
+
 async def test_errors_suggest_only_topics_that_the_caller_may_look_up(broker: Broker) -> None:
     await broker.bind(ANN, "producer", "/default/orders", "topic")
     before = current_identity.set(broker.identify(await broker.token(ANN)))
@@ -427,6 +447,23 @@ async def test_the_last_use_of_a_token_is_written_down_and_brings_no_revoked_tok
     assert await broker.state.read(key) is None
 
 
+@pytest.mark.parametrize(
+    ("ago_ms", "written"), [(WITHIN_S * 1000 - 1, False), (WITHIN_S * 1000, True), (-WITHIN_S * 1000, True)]
+)
+async def test_a_use_is_written_ten_minutes_after_the_one_before_to_the_millisecond(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, ago_ms: float, written: bool
+) -> None:
+    now_ms = 1_800_000_000_000
+    token = replace(await _used(broker), used_ms=now_ms - int(ago_ms))
+    await broker.write({token_key(token.token_id): encode_token(token)})
+    monkeypatch.setattr(last_used, "time", SimpleNamespace(time=lambda: now_ms / 1000))
+    await LastUsed(broker.state, broker.locks.access_records).write()
+    found = await broker.state.read(token_key(token.token_id))
+    assert found is not None
+    assert (decode_token(found.value).used_ms == now_ms) is written
+    assert broker.locks.access_records.used == set(), "until it is used again"
+
+
 async def _used(broker: Broker) -> TokenRecord:
     broker.identify(await broker.token(ANN))
     return broker.records[ANN]
@@ -441,6 +478,7 @@ class Http:
     def __init__(self, broker: Broker, **options: Any) -> None:
         self.calls: list[tuple[str, Identity | None, bytes]] = []
         self.opens: bytes | None = None
+        self.page = b""  # the body of the last answer
         self.more_headers: list[tuple[bytes, bytes]] = []
         self._app = IdentifiedApp(self._serve, broker.locks, **options)
 
@@ -484,6 +522,7 @@ class Http:
             sent.append(message)
 
         await self._app(scope, receive, send)
+        self.page = sent[1]["body"]
         return sent[0]["status"], dict(sent[0]["headers"])
 
 
@@ -549,6 +588,26 @@ async def test_a_refusal_names_how_to_sign_in_and_quotes_nothing_of_the_host(bro
     assert (await plain("/mcp"))[1][b"www-authenticate"] == b"Bearer"
 
 
+@pytest.mark.parametrize(
+    ("audience", "named"),
+    [
+        ("https://danube.example/mcp", "https://danube.example/mcp"),
+        ("danube", "http://danube:9041/mcp"),
+        (None, "http://danube:9041/mcp"),
+    ],
+)
+async def test_the_page_for_signing_in_names_the_audience_or_the_address_that_the_client_used(
+    broker: Broker, audience: str | None, named: str
+) -> None:
+    http = Http(broker, issuer="https://issuer.example", audience=audience)
+    for path in ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"):
+        assert (await http(path))[0] == 200
+        page = json.loads(http.page)
+        assert (page["resource"], page["authorization_servers"]) == (named, ["https://issuer.example"])
+        assert set(page["scopes_supported"]) >= {READ, WRITE, DATA}
+        assert page["bearer_methods_supported"] == ["header"]
+
+
 async def test_a_narrow_token_is_refused_by_the_operation_in_the_body_and_the_body_arrives_whole(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,6 +640,21 @@ async def test_two_tokens_in_one_request_are_none(broker: Broker) -> None:
     app = IdentifiedApp(never, broker.locks)
     await app({"type": "http", "path": "/mcp", "headers": headers, "scheme": "http"}, never, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 401
+
+
+@pytest.mark.parametrize(
+    ("settings", "verifies"),
+    [
+        ({"mode": "required"}, False),
+        ({"mode": "required", "jwks_url": "https://issuer.example/keys"}, True),
+        ({"mode": "off", "jwks_url": "https://issuer.example/keys"}, False),
+        ({"mode": "off", "jwt_keys": "/missing"}, False),
+    ],
+)
+def test_web_tokens_are_verified_only_where_keys_are_configured_and_authentication_is_on(
+    settings: dict[str, str], verifies: bool
+) -> None:
+    assert (web_tokens(Auth(**settings)) is not None) is verifies  # type: ignore[arg-type]
 
 
 async def test_keys_that_cannot_be_read_stop_a_start_and_name_the_setting(tmp_path: Path) -> None:

@@ -8,9 +8,18 @@ import pytest
 from hpack import Encoder
 from pydanube_core.http2 import ConnectionEnded, Limits
 from pydanube_core.http2.budgets import BUDGETS, BudgetKind, Budgets
-from pydanube_core.http2.codes import PREFACE, ConnectionFailure, ErrorCode, FrameType
+from pydanube_core.http2.codes import PREFACE, ConnectionFailure, ErrorCode, FrameType, StreamFailure
 
-from tests.broker.rpc.http2_peer import REQUEST, Peer, data, frame, reset, settings, window_update
+from tests.broker.rpc.http2_peer import (
+    END_HEADERS,
+    REQUEST,
+    Peer,
+    data,
+    frame,
+    reset,
+    settings,
+    window_update,
+)
 
 
 def rapid_reset(peer: Peer) -> Iterator[bytes]:
@@ -116,6 +125,35 @@ def test_a_header_block_without_end_is_not_waited_for() -> None:
         events += peer.send(frame(FrameType.CONTINUATION, 0, 1, b""))
     assert isinstance(events[-1], ConnectionEnded)
     assert (events[-1].code, events[-1].why) == (ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood")
+
+
+def test_a_failure_reads_as_the_rule_that_was_broken() -> None:
+    code = ErrorCode.PROTOCOL_ERROR
+    for failure in (
+        ConnectionFailure(code, "padding_too_large"),
+        StreamFailure(1, code, "padding_too_large"),
+    ):
+        assert str(failure) == failure.why == "padding_too_large"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_header_block_may_have_as_many_frames_and_bytes_as_the_limits_say(more: int) -> None:
+    """`more` than that ends the connection, also if only the last frame is one too many."""
+    block = Peer().block(("x-large", "x" * 300))
+    for limits, pieces in (
+        (Limits(continuations=3), [block[:10], *[b""] * (2 + more), block[10:]]),
+        (Limits(header_block_bytes=len(block) - more), [block[:10], block[10:]]),
+        (Limits(header_block_bytes=len(block) - more), [block]),
+    ):
+        peer = Peer(limits)
+        peer.greet()
+        first, *rest = pieces
+        sent = frame(FrameType.HEADERS, 0 if rest else END_HEADERS, 1, first)
+        for left, piece in enumerate(rest, 1 - len(rest)):
+            sent += frame(FrameType.CONTINUATION, 0 if left else END_HEADERS, 1, piece)
+        (event,) = peer.send(sent)
+        assert isinstance(event, ConnectionEnded) is bool(more)
+        assert (1 in peer.server.streams) is not bool(more)
 
 
 def test_a_large_header_block_is_refused_before_it_is_read() -> None:

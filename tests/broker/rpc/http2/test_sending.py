@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_core.http2 import Limits, Stream
-from pydanube_core.http2.codes import FrameType
+from pydanube_core.http2.codes import ErrorCode, FrameType
 
-from tests.broker.rpc.http2_peer import Frame, Peer, frame, reset, settings, window_update
+from tests.broker.rpc.http2_peer import Frame, Peer, data, frame, reset, settings, window_update
 
 HEAD = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 TRAILERS = ((b"grpc-status", b"0"),)
@@ -233,6 +233,38 @@ def test_a_response_before_the_end_of_the_request_stops_the_request() -> None:
     assert [f.kind for f in peer.read()] == [FrameType.HEADERS, FrameType.RST_STREAM]
     assert peer.send(frame(FrameType.DATA, 1, 1, b"was under way")) == []
     assert peer.read() == []
+
+
+def test_frames_that_were_under_way_when_a_stream_was_reset_are_no_fault_of_the_peer() -> None:
+    peer = Peer()
+    peer.greet()
+    asked = stream(peer, 1)
+    peer.read()
+    peer.server.out.reset(asked, ErrorCode.CANCEL)
+    assert [f.kind for f in peer.read()] == [FrameType.RST_STREAM]
+    late = (data(1, b"late"), window_update(1, 5), peer.request(1, end=True), reset(1))
+    assert [peer.send(each) for each in late] == [[], [], [], []]
+    assert peer.read() == []
+
+
+@given(
+    answers=st.lists(st.tuples(*[st.sampled_from([0, 1, 100, 255, 256, 300, 511, 512, 700])] * 3), max_size=4)
+)
+def test_whole_answers_with_headers_of_any_length_arrive_as_they_were_sent(
+    answers: list[tuple[int, int, int]],
+) -> None:
+    peer = Peer()
+    peer.greet()
+    peer.read()
+    for number, (head, size, tail) in enumerate(answers):
+        asked = stream(peer, 2 * number + 1, end=True)
+        more, last = b"h" * head, b"t" * tail
+        peer.server.out.answer(asked, (*HEAD, (b"x-more", more)), bytes(size), (*TRAILERS, (b"x-last", last)))
+        begin, *middle, end = peer.read()
+        assert dict(peer.decoder.decode(begin.payload))["x-more"].encode() == more
+        assert b"".join(f.payload for f in middle) == bytes(size)
+        assert dict(peer.decoder.decode(end.payload)) == {"grpc-status": "0", "x-last": last.decode()}
+        assert [begin.flags, *(f.flags for f in middle), end.flags] == [4, *[0] * len(middle), 5]
 
 
 def test_a_block_larger_than_a_frame_is_continued() -> None:
