@@ -12,7 +12,7 @@ import pytest
 from pydanube.options import ProducerOptions
 from pydanube.retry import Retry
 from pydanube.sending.lane_options import LaneOptions
-from pydanube.sending.outbound import OutBatch
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch
 from pydanube.sending.publish_lane import PublishLane
 from pydanube_core.batch import Codec
 from pydanube_core.batch.layout import UNKNOWN_OFFSET
@@ -174,6 +174,24 @@ async def test_a_receipt_means_stored_and_says_where() -> None:
         stream.receipt(0, 2, base_offset=40)
         assert await sent.outcome(batch) == "stored"
         assert (batch.base_offset, batch.duplicate, batch.durability) == (40, False, "fsynced")
+
+
+async def test_a_partition_that_does_not_open_is_not_waited_for_and_stores_once_it_does() -> None:
+    async with sending() as other, sending() as late:
+        (await other.broker.stream(0)).open(max_batch_messages=10)
+        stream = await late.broker.stream(0)
+        async with asyncio.timeout(60):
+            await other.lane.opened
+        assert not late.lane.opened.done()
+        late.lane.open_later(other.lane)
+        async with asyncio.timeout(60):
+            await late.lane.opened
+        assert late.lane.limit_bytes == other.lane.limit_bytes == 10 * MESSAGE_OVERHEAD_BYTES
+        batch = late.send(b"a")
+        stream.open()
+        await stream.batches(1)
+        stream.receipt(0, 1, base_offset=3)
+        assert await late.outcome(batch) == "stored"
 
 
 async def test_only_a_batch_that_was_never_sent_and_is_not_bound_goes_elsewhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import anyio
@@ -12,7 +13,7 @@ from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.cluster.membership import Membership, Registration
 from pydanube_core.errors import Conflict
 from pydanube_core.facts import BrokerAddress
-from pydanube_storage.metadata import GuardFailed, LeaseId, Put, Revision
+from pydanube_storage.metadata import Delete, Guard, GuardFailed, LeaseId, Put, Revision, Write
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -86,6 +87,32 @@ async def test_leadership_goes_with_the_registration(store: MemoryStore, clock: 
         clock.advance(TTL_MS // 3)
         await registration.lost.wait()
         assert first.state is ElectionState.NO_LEADER
+
+
+async def test_who_lost_the_lead_does_not_count_as_leader_while_it_campaigns_again(
+    clock: ManualClock,
+) -> None:
+    """Else it would still act on what another one may have decided since."""
+
+    class Watched(MemoryStore):
+        states: list[ElectionState]
+
+        async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
+            if any(isinstance(each, Put) and each.key == keys.LEADER for each in writes):
+                self.states.append(election.state)
+                with pytest.raises(Conflict):
+                    election.leadership  # noqa: B018
+            return await super().transact(writes, guards=guards)
+
+    async with Watched(clock=clock) as store, membership(store, clock, broker=1) as one:
+        store.states = []
+        election = Election(store, one.registration, clock=clock)
+        assert await election.campaign() is ElectionState.LEADING
+        first = election.leadership.token
+        await store.transact([Delete(keys.LEADER)])
+        assert await election.campaign() is ElectionState.LEADING
+        assert election.leadership.token > first
+        assert store.states == [ElectionState.NO_LEADER] * 2
 
 
 async def test_replaced_life_may_not_lead(store: MemoryStore, clock: ManualClock) -> None:

@@ -70,6 +70,15 @@ async def test_start_does_not_depend_on_a_record_that_cannot_be_read(store: Memo
     assert not newest.is_beyond(await given_out(store))
 
 
+async def test_a_store_from_before_the_first_block_is_behind_every_id_from_one(store: MemoryStore) -> None:
+    found = await given_out(store)
+    assert found == NewestIds(revision=store.statistics().revision)
+    for number in (1, 3, MAX_NUMBER):
+        assert NewestIds(leased=number << 40).is_beyond(found)
+    assert not NewestIds(revision=found.revision).is_beyond(found)
+    assert NewestIds(revision=found.revision + 1).is_beyond(found)
+
+
 @pytest.mark.parametrize("lost", [0, 1, BLOCK - 1, 5 * BLOCK])
 async def test_after_a_restore_no_id_comes_again(store: MemoryStore, lost: int) -> None:
     ids = IdBlocks(store)

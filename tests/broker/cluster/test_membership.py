@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.format_gate import METADATA_FORMAT
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import (
     BrokerState,
@@ -70,6 +71,14 @@ async def test_member_is_there_inside_the_block_only(
         record = await member(store)
         assert record is not None
         assert (record.broker_id, record.incarnation, record.state) == ("1", 1, BrokerState.ACTIVE)
+        assert (record.broker_url, record.admin_url, record.registered_at_ms) == (
+            "http://b:1",
+            "http://b:2",
+            5,
+        )
+        beside_others = ttl_ms is not None  # so topics may move to it, also from brokers that are lost
+        assert (record.copies, record.inherits) == (beside_others, beside_others)
+        assert record.metadata_format == METADATA_FORMAT
         assert (joined.registration.lease_id is None) == (ttl_ms is None)
     assert await member(store) is None
     assert not joined.registration.is_held

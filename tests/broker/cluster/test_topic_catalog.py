@@ -17,6 +17,7 @@ from pydanube_broker.cluster.records import (
     TopicRecord,
     TopicSettings,
 )
+from pydanube_broker.cluster.subscription_operations import KEPT_BY_LINK, KEPT_OPTIONS
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import (
     AlreadyExists,
@@ -31,6 +32,7 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 from pydanube_core.facts import Grace
+from pydanube_core.links import LINEAGE, MIRROR
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Guard, KeyRange, ModRevision, Put, RangePage, Revision, Write, read_all
 
@@ -374,6 +376,39 @@ async def test_ensure_gives_the_existing_subscription_as_it_is(
         assert (found, created) == (made, False)
     with pytest.raises(AlreadyExists):
         await catalog.subscriptions.create(topic.topic_id, "s", type="shared", start_offset=7)
+
+
+async def test_a_partition_that_an_official_client_adds_has_the_subscriptions_of_the_others(
+    catalog: TopicCatalog,
+) -> None:
+    (first,) = await catalog.create_topic(name("/default/t-part-0"))
+    (other,) = await catalog.create_topic(name("/default/u-part-0"))
+    await catalog.subscriptions.create(first.topic_id, "s", type="shared", start_offset=7, options={"a": 1})
+    await catalog.subscriptions.create(other.topic_id, "of-another", type="shared", start_offset=0)
+    (second,) = await catalog.create_topic(name("/default/t-part-1"))
+    (found,) = catalog.index.subscriptions(second.topic_id)
+    assert (found.name, found.type, found.start_offset, found.spec.options) == ("s", "shared", 0, {"a": 1})
+
+
+async def test_a_fail_over_takes_what_the_link_wrote_and_leaves_what_users_keep(
+    catalog: TopicCatalog, store: MemoryStore
+) -> None:
+    topic = name("/default/t")
+    await catalog.create_topic(topic)
+    await catalog.set_option(topic, MIRROR, {"link": "l"})
+    await catalog.set_option(topic, "mine", 1)
+    await catalog.keep_for_link(topic, {"s": {"ack_timeout_ms": 5}})
+    assert (await catalog.set_option(topic, "mine", 2))[0].settings.options.keys() == {
+        MIRROR, "mine", KEPT_OPTIONS, KEPT_BY_LINK
+    }  # fmt: skip
+    for _ in range(2):  # idempotent
+        (record,) = await catalog.fail_over(topic, {"0": 7}, {"0": 3})
+        assert (await reloaded(store)).index.topic(topic).settings == record.settings
+        assert record.settings.options == {
+            "mine": 2,
+            KEPT_OPTIONS: {"s": {"ack_timeout_ms": 5}},
+            LINEAGE: [{"link": "l", "until": {"0": 7}, "epochs": {"0": 3}}],
+        }
 
 
 async def test_subscription_made_anew_has_another_id(catalog: TopicCatalog) -> None:
