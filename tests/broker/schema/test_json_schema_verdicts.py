@@ -395,6 +395,23 @@ def test_what_the_old_schema_speaks_of_is_read_by_one_with_more_properties(pair:
             assert accepts(new, instance), instance
 
 
+@pytest.mark.parametrize(
+    ("word", "gone", "instance"),
+    [
+        ("unevaluatedProperties", {"patternProperties": {"": {}}}, {"a": 1}),
+        ("unevaluatedProperties", {"allOf": [{"properties": {"a": {}}}]}, {"a": 1}),
+        ("unevaluatedItems", {"prefixItems": [{}]}, [1]),
+    ],
+)
+def test_a_keyword_that_no_longer_evaluates_counts_where_the_rest_is_refused(
+    word: str, gone: Json, instance: Json
+) -> None:
+    refused = {"$schema": DIALECTS[2020], word: False}
+    assert accepts({**refused, **gone}, instance)
+    assert not accepts(refused, instance)
+    assert strictly({**refused, **gone}, refused)
+
+
 @given(pair=pairs())
 @settings(max_examples=250, deadline=None)
 def test_compatible_is_true_of_every_document_whatever_the_dialect(pair: tuple[Json, Json]) -> None:

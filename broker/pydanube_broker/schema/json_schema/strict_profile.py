@@ -61,6 +61,8 @@ _ONE: Final = frozenset(
     {"not", "if", "contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties"}
 )
 _HARD: Final = _ONE | _IN_PLACE | {"patternProperties", "pattern", "uniqueItems", *_PER_NAME}
+# Their meaning depends on all keywords beside them: compared with the whole schema only
+_OF_THE_REST: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 _NESTING: Final = (
     _ONE
     | _IN_PLACE
@@ -454,7 +456,7 @@ class _Comparison:
             beside = _BESIDE.get(word, ())
             if word in _DECOMPOSED or (word == "if" and reader.keys().isdisjoint(beside)):
                 continue
-            if not self._said(alternative, reader, word, *beside):
+            if word in _OF_THE_REST or not self._said(alternative, reader, word, *beside):
                 rule = _RULES.get(word) or (
                     "bound_narrowed" if _is_bound(word) else f"{_snake(word)}_changed"
                 )
