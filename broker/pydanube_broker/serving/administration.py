@@ -39,7 +39,7 @@ from pydanube_broker.outcome import outcome_of
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_holds import check_never_written
 from pydanube_broker.subscription.cursor import decode_snapshot, encode_snapshot
-from pydanube_broker.subscription.ranges import subtract, total
+from pydanube_broker.subscription.ranges import normalise, subtract, total
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy, policy_options, stored_policy
 from pydanube_broker.to_the_end import to_the_end
 from pydanube_broker.topics.limits import (
@@ -300,15 +300,13 @@ class Administration(ABC):
             if part.name not in images:
                 continue
             then = decode_snapshot(images[part.name])
-            start, end = part.start_offset, part.commit
-            stored = [(start, end)] if start < end else []
+            stored = normalise([(part.start_offset, part.commit)])
             unread = subtract(stored, [(0, pump.floor), *pump.cursor.acknowledged])
             unread_then = subtract(stored, [(0, then.floor), *then.acknowledged])
             passed += total(subtract(unread, unread_then))
             restored += total(subtract(unread_then, unread))
             begin = max(then.floor, starts.get(part.name, 0))
-            if begin < part.start_offset:
-                missing += total(subtract([(begin, part.start_offset)], then.acknowledged))
+            missing += total(subtract(normalise([(begin, part.start_offset)]), then.acknowledged))
         return CursorDifference(passed_over=passed, missing=missing, restored=restored)
 
     async def restore_subscription(self, call_id: str) -> None:
