@@ -9,6 +9,8 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydanube_broker.journal import RecordKind, segments
 from pydanube_broker.journal import journal as journal_module
 from pydanube_broker.journal.disk import Buffer
@@ -19,6 +21,7 @@ from pydanube_core.errors import Overloaded
 from tests.broker.journal.faulty import FaultyDisk
 from tests.broker.journal.ledger import CURSOR, Desk, turns_until
 from tests.broker.journal.powercut import RecordingDisk, SlowSyncer
+from tests.core.batches import steady
 
 pytestmark = pytest.mark.anyio
 
@@ -316,3 +319,106 @@ async def test_a_writer_begins_with_all_durable_below_the_address_of_its_start(t
     syncer.done(4104, None, 0.001, 0.0)
     assert (writer.durable, durable) == (4104, [4104])
     writer.close()
+
+
+async def test_records_of_one_turn_are_one_write_and_are_reported_as_written_once(tmp_path: Path) -> None:
+    """A copy of the journal follows these reports: one for each record would cost it a look each."""
+    disk, syncer, written = WatchingDisk(), HeldSyncer(), list[int]()
+    writer = GroupCommit(disk, syncer, on_durable=lambda lsn: None, on_failed=lambda error: None)
+    writer.on_written = written.append
+    writer.start(0)
+    writer.switch(disk.create(tmp_path / "segment"), 0)
+    for turn in range(1, 4):
+        for record in range(5):
+            writer.put((turn - 1) * 40 + record * 8, [b"record.."], 8)
+        assert written == [(done + 1) * 40 for done in range(turn - 1)], (
+            "nothing is written before the turn ends"
+        )
+        await turns_until(lambda: writer.written >= turn * 40)  # noqa: B023 - it is over before the next turn
+        await anyio.lowlevel.checkpoint()
+        assert written == [(done + 1) * 40 for done in range(turn)]
+        assert disk.writes == [(5, 40)] * turn
+    assert syncer.asked == [40], "one sync at a time"
+    writer.close()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(1, 60)),
+        st.tuples(st.sampled_from(["turn", "now", "synced", "switch"]), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@steady
+@given(steps=STEPS, fails_at=st.none() | st.integers(0, 12), in_sync=st.booleans())
+def test_any_order_of_records_turns_and_syncs_is_durable_as_written_and_stops_at_the_first_failure(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, int]],
+    fails_at: int | None,
+    in_sync: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("writer")
+
+    async def main() -> None:
+        disk, syncer = WatchingDisk(), HeldSyncer()
+        if fails_at is not None and not in_sync:
+            disk.fail_on("pwritev", fails_at)
+        durable, failed = list[int](), list[OSError]()
+        writer = GroupCommit(disk, syncer, on_durable=durable.append, on_failed=failed.append)
+        writer.start(0)
+        files = [folder / "0"]
+        expected: dict[Path, bytes] = {files[0]: b""}
+        writer.switch(disk.create(files[0]), 0)
+        end = asked = synced = 0
+        for name, length in steps:
+            match name:
+                case "put":
+                    record = bytes([1 + end // 8 % 255]) * length
+                    writer.put(end, [record[:3], record[3:]], length)
+                    padded = record + bytes(-length % 8)
+                    expected[files[-1]] += padded
+                    end += len(padded)
+                case "now":
+                    writer.write_now()
+                    assert failed or writer.written == end
+                case "turn":
+                    await anyio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()
+                    assert failed or writer.written == end
+                case "switch":
+                    files.append(folder / str(len(files)))
+                    expected[files[-1]] = b""
+                    writer.switch(disk.create(files[-1]), end)
+                case "synced" if len(syncer.asked) > asked:
+                    asked += 1
+                    error = OSError("rotten") if in_sync and asked - 1 == fails_at else None
+                    before = list(durable)
+                    was_failed = bool(failed)
+                    syncer.done(syncer.asked[asked - 1], error, 0.0, 0.0)
+                    if error is None and not was_failed:
+                        synced = syncer.asked[asked - 1]
+                        assert durable == [*before, synced]
+                    else:
+                        assert failed, "a failed sync is final"
+                        assert durable == before
+            assert len(syncer.asked) <= asked + 1, "one sync at a time"
+            assert writer.durable == synced <= writer.written <= end
+            assert syncer.asked == sorted(set(syncer.asked))
+            assert failed or not syncer.asked or syncer.asked[-1] <= writer.written
+        if not failed:
+            writer.write_now()
+            while len(syncer.asked) > asked and not (in_sync and asked == fails_at):
+                asked += 1
+                syncer.done(syncer.asked[asked - 1], None, 0.0, 0.0)
+        if not failed and not (in_sync and asked == fails_at):
+            assert {path: path.read_bytes() for path in files} == expected
+            assert writer.durable == writer.written == end
+            if expected[files[-1]]:
+                assert len(disk.open_fds) == 1, "only the segment that is written is open"
+        assert len(failed) <= 1
+        writer.close()
+        assert disk.open_fds == set()
+
+    anyio.run(main)

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.journal import Disk, HelperPreparer, segments, sync_program
+from pydanube_broker.journal import Disk, HelperPreparer, helper, segments, sync_program
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer, Preparer, Syncer
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, read_file_header
 from pydanube_broker.journal.sync_program import MESSAGE, prepare, rename_new
@@ -267,6 +267,59 @@ async def test_a_helper_that_cannot_be_started_is_back_pressure(
         await turns_until(lambda: bool(said))
         assert said[0] is not None
         assert said[0].errno == errno.EAGAIN
+
+
+class NoChild:
+    """Takes the place of the program. The test reads what it would have read."""
+
+    pid = 0
+
+    def wait(self, timeout: float) -> int:
+        return 0
+
+
+@pytest.mark.anyio
+async def test_a_sync_is_a_request_per_file_with_the_time_of_its_group_and_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `sync_program` lists them: fields that a request does not use are 0."""
+    ends: list[socket.socket] = []
+
+    def keep(theirs: socket.socket) -> NoChild:
+        ends.append(theirs.dup())
+        return NoChild()
+
+    monkeypatch.setattr(helper, "spawn", keep)
+    said: list[tuple[int, int | None, float, float]] = []
+    syncer = HelperSyncer()
+    syncer.done = lambda lsn, error, seconds, waited_s: said.append(
+        (lsn, None if error is None else error.errno, seconds, waited_s)
+    )
+    with ends[0] as program, anyio.fail_after(30):
+        before_ns = time.monotonic_ns()
+        syncer.sync((3, 9, 4), 1 << 40)
+        syncer.forget(9)
+        requests = [MESSAGE.unpack(program.recv(MESSAGE.size)) for _ in range(4)]
+        asked_ns = requests[0][-1]
+        assert before_ns <= asked_ns <= time.monotonic_ns()
+        assert requests == [*((b"S", slot, 1 << 40, 0, asked_ns) for slot in (3, 9, 4)), (b"C", 9, 0, 0, 0)]
+        # In pieces, and each of its own time: the first one's wait counts, and the sum of the syncs.
+        answers = b"".join(
+            MESSAGE.pack(b"S", 0, 1 << 40, ns, wait) for ns, wait in ((1000, 70), (2000, 80), (4000, 90))
+        )
+        program.sendall(answers[:50])
+        program.sendall(answers[50:])
+        await turns_until(lambda: bool(said))
+        assert said == [(1 << 40, None, 7000 / 1e9, 70 / 1e9)]
+        syncer.sync((3, 4), 8)
+        program.sendall(MESSAGE.pack(b"S", errno.ENOSPC, 8, 10, 20) + MESSAGE.pack(b"S", 0, 8, 10, 20))
+        await turns_until(lambda: len(said) == 2)
+        assert said[1][:2] == (8, errno.ENOSPC)
+        syncer.sync((4,), 16)
+        program.sendall(MESSAGE.pack(b"S", 0, 16, 30, 5))
+        await turns_until(lambda: len(said) == 3)
+        assert said[2] == (16, None, 30 / 1e9, 5 / 1e9), "nothing of the group before it counts"
+    syncer.close()
 
 
 def start_program(sock: socket.socket) -> subprocess.Popen[bytes]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_broker.journal.index import SegmentIndex, load_sidecar, write_sidecar
+from pydanube_broker.journal.index import Run, SegmentIndex, load_sidecar, write_sidecar
 from pydanube_core.batch import BROKER_PART_BYTES
 from pydanube_core.errors import Overloaded
 
 from tests.broker.journal.faulty import FaultyDisk
 from tests.broker.journal.ledger import Desk
+from tests.core.batches import steady
 
 pytestmark = pytest.mark.anyio
 
@@ -268,3 +271,53 @@ async def test_a_segment_that_cannot_be_removed_holds_up_the_later_ones(fast_pat
         desk.journal.collect(lambda topic: None)
         assert sorted(path.name for path in desk.journal.folder.glob("*.journal")) == files[removed:]
         await desk.journal.close()
+
+
+@steady
+@given(
+    times=st.lists(st.one_of(st.integers(-50, 50), st.integers(-(2**62), 2**62)), max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_append_times_never_decrease_however_the_batches_of_a_run_come(
+    times: list[int], cuts: list[int]
+) -> None:
+    """A clock that was ahead is lowered to what came after it, so that a search by time finds the first batch."""
+    one_by_one, in_columns, mixed = (Run.empty(4096) for _ in range(3))
+    rows = [(3 * i, 3 * i + 2, time_ms, 100 * i, 50 + i) for i, time_ms in enumerate(times)]
+    for row in rows:
+        one_by_one.append(*row)
+    edges = sorted({0, *(min(cut, len(rows)) for cut in cuts), len(rows)})
+    for number, (start, end) in enumerate(pairwise(edges)):
+        part = rows[start:end]
+        columns = (
+            np.array([row[0] for row in part], dtype=np.uint64),
+            np.array([row[1] for row in part], dtype=np.uint64),
+            np.array([row[2] for row in part], dtype=np.int64),
+            np.array([row[3] << 32 | row[4] for row in part], dtype=np.uint64),
+        )
+        in_columns.extend(*columns)
+        if number % 2:
+            mixed.extend(*columns)
+        else:
+            for row in part:
+                mixed.append(*row)
+    lowered = [min(times[i:]) for i in range(len(times))]
+    for run in (one_by_one, in_columns, mixed):
+        found = [run.entry(i) for i in range(len(run))]
+        assert [each.append_time_ms for each in found] == lowered
+        assert [(each.base, each.end, each.position, each.body_bytes) for each in found] == [
+            (base, end, position, size) for base, end, _, position, size in rows
+        ]
+        assert {each.segment for each in found} <= {4096}
+        for time_ms in {*times, 0}:
+            expected = next((i for i, each in enumerate(lowered) if each >= time_ms), len(run))
+            assert run.at_time(time_ms) == expected
+        if times:
+            assert (run.first, run.end, run.last_time_ms) == (0, rows[-1][1], lowered[-1])
+            assert run.body_bytes == sum(row[4] for row in rows)
+        for at, (base, end, *_) in enumerate(rows):
+            assert [run.at_or_after(offset) for offset in (base, end - 1, end)] == [at, at, at + 1]
+            rest = run.since(100 * at)
+            assert rest is not None
+            assert [rest.entry(i) for i in range(len(rest))] == found[at:]
+        assert run.since(100 * len(rows)) is None
