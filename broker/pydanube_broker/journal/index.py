@@ -83,7 +83,7 @@ class Run:
             assert isinstance(mine, array)
             mine.frombytes(more.tobytes())
         times = np.frombuffer(self.times, dtype=np.int64)  # type: ignore[call-overload]
-        if len(times) and bool((times[1:] < times[:-1]).any()):
+        if bool((times[1:] < times[:-1]).any()):
             lowered = np.minimum.accumulate(times[::-1])[::-1].copy()
             del times  # an array cannot grow while a view of it exists
             self.times = array("q", lowered.tobytes())

@@ -130,7 +130,6 @@ class Journal(StoredBatches):
         kept = self._files.sort_out(found)
         await self._files.wait_any_ready(least, make_room)
         self._writer.start(found.proven)
-        self._next = self._files.ready[0].base
         # Until the whole tail is durable, recovery after a second crash must find the old end, not a part of the copy.
         self._claim = found.proven
         self._roll(0)
