@@ -7,6 +7,7 @@ topics is sent alone.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from pydanube_broker.cluster.epochs import EpochCounter, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.membership import MemberRecord
 from pydanube_broker.moves.move import Change, MoveStep, Preconditions, transaction, with_epoch
+
+log = logging.getLogger("pydanube.cluster")
 
 # Topics of one transaction, by step. A transaction has at most 100 guards and writes: an `arrive` has six, an `open` two.
 SHARED: Final = {MoveStep.ARRIVE: 10, MoveStep.OPEN: 40}
@@ -95,9 +98,13 @@ class MoveEnds:
                 batch = [due.popleft() for _ in range(min(SHARED[step], len(due)))]
                 try:
                     await self._send_together(batch)
+                except Exception:  # the group is the mover's, which has other topics, too
+                    log.exception("move_ends_failed")
                 finally:
                     for end in batch:
-                        end.outcome = end.outcome or Internal("the broker stops before the move has ended")
+                        end.outcome = end.outcome or Internal(
+                            "the move has not ended: the broker stops, or its log has the defect"
+                        )
                         end.done.set()
         finally:
             self._sending -= 1

@@ -4,6 +4,9 @@ There is a participant for each topic that is moving to or from this broker, and
 its journal. Its effects are carried out one after the other. An effect that a newer record has overtaken is cancelled.
 At most `_AT_ONCE` topics are copied ahead concurrently. Topics whose owner has stopped do not queue behind those,
 because their clients wait.
+
+A newer record can arrive during every await, also together with its result. So an effect keeps the record with which it
+began. An unexpected exception concerns one topic: it is logged, and that topic's work is repeated or its move cancelled.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup, TaskStatus
-from pydanube_core.errors import ClusterError, Conflict, CorruptJournal, CorruptObject, Unavailable
+from pydanube_core.errors import ClusterError, Conflict, CorruptJournal, CorruptObject, Internal, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
@@ -239,7 +243,11 @@ class Mover:
         participant = self.participants.get(topic_id)
         if participant is None:
             return
-        effects = event(participant)
+        try:
+            effects = event(participant)
+        except Exception as error:
+            self._defect("move_not_decided", topic_id, error)
+            effects = participant.failed(participant.turn)  # `tick` decides again
         if effects:
             drive = self._drives.get(topic_id)
             if drive is None:
@@ -289,7 +297,11 @@ class Mover:
                     continue  # overtaken before it began
                 drive.scope = anyio.CancelScope()
                 with drive.scope:
-                    await self._perform(topic_id, participant, effect)
+                    try:
+                        await self._perform(topic_id, participant, effect)
+                    except Exception as error:
+                        self._defect("move_effect_failed", topic_id, error)
+                        await self._after_defect(topic_id, drive, effect)
         finally:
             del self._drives[topic_id]
         self._act(topic_id, lambda participant: [])
@@ -324,6 +336,18 @@ class Mover:
                 await self._release(topic_id, turn)
             case _:
                 assert_never(effect)
+
+    async def _after_defect(self, topic_id: TopicId, drive: _Drive, effect: Effect) -> None:
+        """Continue after an unexpected exception: cancel a copy, for whose end clients wait, and repeat another effect."""
+        error = Internal(f"broker {self._me} failed to copy by a defect. Its log has the details")
+        match effect:
+            case CopyAhead(turn):
+                self._act(topic_id, lambda participant: participant.copied_ahead(turn, error))
+            case CopyEnd(turn):
+                self._act(topic_id, lambda participant: participant.copied(turn, error))
+            case _:
+                drive.effects.insert(0, effect)
+                await anyio.sleep(_TICK_S)
 
     async def _serve(self, topic_id: TopicId, participant: Participant) -> None:
         self._incoming.pop(topic_id, None)
@@ -400,16 +424,17 @@ class Mover:
         """Copy round by round until a round is small. Return the error that ends the move."""
         record = participant.record
         assert record is not None
+        revision = participant.revision
         while not self._switch.copies(record.broker_id):
             await anyio.sleep_forever()  # an owner of the previous release hands over through fragments
         try:
             async with self._ahead:
                 for _ in range(MAX_ROUNDS):
-                    copied = await self._round(topic_id, participant, participant.revision, last=False)
+                    copied = await self._round(record, revision, last=False)
                     if copied.size <= LITTLE_BYTES:
                         break
                 if await self._until_it_may_stop(topic_id):
-                    await self._round(topic_id, participant, participant.revision, last=False)
+                    await self._round(record, revision, last=False)
                 await self._switch.make_safe(record)
         except ClusterError as error:
             self._failed("move_not_copied", topic_id, error)
@@ -440,18 +465,19 @@ class Mover:
         self, topic_id: TopicId, participant: Participant, revision: Revision
     ) -> ClusterError | None:
         """Copy the rest with the state, and make the copy safe. Return the error that ends the move."""
+        record = participant.record
+        assert record is not None
         until_s = time.monotonic() + _COPY_END_S
         while True:
             copied_before = self._copies.copied_bytes
             try:
-                await self._round(topic_id, participant, revision, last=True)
+                await self._round(record, revision, last=True)
                 await self._incoming[topic_id].arrival.await_move(revision)
-                assert participant.record is not None
                 with anyio.move_on_after(_COPY_END_S):
-                    await self._switch.make_safe(participant.record)
+                    await self._switch.make_safe(record)
                     return None
                 return Unavailable(
-                    f"the object store did not receive {participant.record.topic} within {_COPY_END_S:.0f} s"
+                    f"the object store did not receive {record.topic} within {_COPY_END_S:.0f} s"
                 )
             except Unavailable as error:
                 self._failed("move_not_copied", topic_id, error)
@@ -464,14 +490,14 @@ class Mover:
                 self._failed("move_not_copied", topic_id, error)
                 return error
 
-    async def _round(
-        self, topic_id: TopicId, participant: Participant, revision: Revision, *, last: bool
-    ) -> Copied:
+    async def _round(self, record: Assignment, revision: Revision, *, last: bool) -> Copied:
+        # A limiter acquired without waiting does not notice a cancellation. Nothing is begun for a replaced record.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        topic_id = record.topic_id
         coming = self._incoming.get(topic_id)
         if coming is None or not coming.arrival.is_there:
-            assert participant.record is not None
             coming = self._incoming[topic_id] = _Incoming(
-                Arrival(self._hub, topic_id), owner=participant.record.broker_id
+                Arrival(self._hub, topic_id), owner=record.broker_id
             )
         copy = coming
 
@@ -549,21 +575,31 @@ class Mover:
     async def _read(self, topic_id: TopicId) -> None:
         try:
             page = await self._store.range(keys.only(keys.assignment_key(topic_id)))
+            record = Assignment.of(page.items[0].key, page.items[0].value) if page.items else None
         except ClusterError as error:
             self._failed("assignment_not_read", topic_id, error)
             return
-        record = Assignment.of(page.items[0].key, page.items[0].value) if page.items else None
         revision = page.items[0].mod_revision if page.items else page.revision
         self._act(topic_id, lambda participant: participant.see(record, revision))
 
     def _failed(self, event: str, topic_id: TopicId, error: ClusterError) -> None:
-        """Log a failure. Each step is tried again, up to every second: the same failure of a topic is logged once a minute."""
+        """Log a failure, at most once a minute."""
+        if self._is_news(event, topic_id, error.code):
+            log.warning(
+                event,
+                extra={"event": event, "topic_id": topic_id, "code": error.code, "error": error.message},
+            )
+
+    def _defect(self, event: str, topic_id: TopicId, error: Exception) -> None:
+        """Log an unexpected exception with its traceback, at most once a minute."""
+        if self._is_news(event, topic_id, type(error).__name__):
+            log.exception(event, extra={"event": event, "topic_id": topic_id})
+
+    def _is_news(self, event: str, topic_id: TopicId, code: str) -> bool:
+        """Return whether the same failure of a topic was not logged in this minute. Each is repeated, up to every second."""
         now_s = time.monotonic()
         if now_s - self._logged_from_s >= _LOG_AGAIN_S:
             self._logged_from_s, self._logged = now_s, set()
-        if (failure := (event, topic_id, error.code)) in self._logged:
-            return
-        self._logged.add(failure)
-        log.warning(
-            event, extra={"event": event, "topic_id": topic_id, "code": error.code, "error": error.message}
-        )
+        is_news = (event, topic_id, code) not in self._logged
+        self._logged.add((event, topic_id, code))
+        return is_news

@@ -3,6 +3,7 @@ and brokers die at each step. A broker's ports are left out here."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -323,6 +324,13 @@ class Pair:
         writes, guards = transaction(change, Preconditions())
         await self.store.transact(writes, guards=guards)
 
+    async def touch(self) -> None:
+        """Write the assignment as it is, at a new revision."""
+        key = keys.assignment_key(self.topic_id)
+        item = await self.store.get(key)
+        assert item is not None
+        await self.store.transact([Put(key, item.value)])
+
     async def assignment(self) -> Assignment:
         key = keys.assignment_key(self.topic_id)
         item = await self.store.get(key)
@@ -439,6 +447,98 @@ async def test_a_release_that_fails_again_and_again_is_logged_once(
         await until(lambda: two.topic_id not in source.hub.states)
         assert len(calls) == 4
         assert [each.message for each in caplog.records].count("release_not_noted") == 1
+
+
+@pytest.mark.parametrize("at", ["limiter", "end"])
+async def test_a_topic_that_is_deleted_within_a_step_of_its_copy_leaves_the_other_moves_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    """No cancellation arrives there: acquiring a limiter is shielded, and a step that has just ended is not cancelled."""
+    async with pair(tmp_path) as two:
+        await two.goes_on()
+        target, seen = two.halves[TWO], anyio.Event()
+
+        def delete() -> None:
+            if not seen.is_set():
+                seen.set()
+                revision = target.mover.participants[two.topic_id].revision
+                target.mover.see(two.topic_id, None, Revision(revision + 1))
+
+        def copies(broker_id: BrokerId) -> bool:
+            asyncio.get_running_loop().call_soon(delete)
+            return True
+
+        wait = Arrival.await_move
+
+        async def await_move(arrival: Arrival, revision: int) -> None:
+            await wait(arrival, revision)
+            delete()
+
+        if at == "limiter":
+            monkeypatch.setattr(target, "copies", copies)
+        else:
+            monkeypatch.setattr(Arrival, "await_move", await_move)
+        await two.move(TWO)
+        await seen.wait()
+        await until(lambda: two.topic_id not in target.mover.participants)
+        for _ in range(2):  # the store still has it: a newer record, which this broker copies
+            await two.touch()
+        await two.served_by(TWO)
+        assert not [each for each in caplog.records if each.exc_info], "nothing unexpected happened"
+
+
+@pytest.mark.parametrize(("victim", "name"), [(ONE, "hold"), (ONE, "save_unmoved"), (TWO, "serve")])
+async def test_an_unexpected_exception_is_logged_and_the_step_of_that_topic_repeated(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    victim: BrokerId,
+    name: str,
+) -> None:
+    async with pair(tmp_path) as two:
+        await two.goes_on()
+        half, failed = two.halves[victim], anyio.Event()
+        whole = getattr(half, name)
+
+        async def once(given: Any) -> None:
+            if not failed.is_set():
+                failed.set()
+                raise ZeroDivisionError("a defect")
+            await whole(given)
+
+        monkeypatch.setattr(half, name, once)
+        await two.move(TWO)
+        await two.served_by(TWO)
+        await until(lambda: two.topic_id not in two.halves[ONE].mover.participants)
+        await two.goes_on()
+        await two.check()
+        assert [each.message for each in caplog.records if each.exc_info] == ["move_effect_failed"]
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["ahead", "end"])
+async def test_an_unexpected_exception_of_a_copy_cancels_its_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: int
+) -> None:
+    async with pair(tmp_path) as two:
+        await two.goes_on()
+        half, calls = two.halves[TWO], list[Assignment]()
+        whole = half.make_safe
+
+        async def make_safe(assignment: Assignment) -> None:
+            calls.append(assignment)
+            if len(calls) == which:
+                raise ZeroDivisionError("a defect")
+            await whole(assignment)
+
+        monkeypatch.setattr(half, "make_safe", make_safe)
+        await two.move(TWO)
+        await until(lambda: len(calls) == which)
+        await two.served_by(ONE)
+        await two.goes_on()
+        await two.move(TWO)
+        await two.served_by(TWO)
+        await two.check()
+        assert [each.message for each in caplog.records if each.exc_info] == ["move_effect_failed"]
 
 
 STEPS = ("2 ready", "2 serving")

@@ -14,10 +14,10 @@ from pydanube_broker.cluster.membership import BrokerState, MemberRecord
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.moves.move import Change, MoveStep, arrive, assign, begin, open_topic, take_away
 from pydanube_broker.moves.move_ends import SHARED, MoveEnds
-from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.errors import ClusterError, Internal, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
-from pydanube_storage.metadata import GuardFailed, Put, Revision
+from pydanube_storage.metadata import Guard, GuardFailed, Put, Revision, Write
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -167,3 +167,19 @@ async def test_a_broker_that_is_registered_anew_ends_nothing(store: MemoryStore)
         (error,) = await some.end_all([await some.begun(1)])
         assert isinstance(error, Unavailable)
         assert await some.served_by(1) is None
+
+
+async def test_an_unexpected_exception_fails_its_transaction_only(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ends(store) as some:
+        first, second = await some.begun(1), await some.begun(2)
+        with monkeypatch.context() as patched:
+
+            async def transact(writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
+                raise ZeroDivisionError("a defect")
+
+            patched.setattr(store, "transact", transact)
+            (error,) = await some.end_all([first])
+        assert isinstance(error, Internal)
+        assert await some.end_all([second]) == [None]
