@@ -18,6 +18,7 @@ from pydanube_core.spelling import close_names, either, shown
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import MAX_WHY_CHARS, Call, Operation
 from pydanube_admin.registry import OPERATIONS, TOOLS
+from pydanube_admin.value_limit import check_values
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_ENTRIES: Final = 1000  # of an object: checking each costs some 50 µs, and an error lists the faulty ones
@@ -170,6 +171,9 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
                 f"the arguments are {len(arguments)} bytes, and at most {MAX_ARGUMENT_BYTES} are accepted",
                 field="arguments",
             )
+        check_values(
+            arguments.encode(errors="replace") if isinstance(arguments, str) else arguments, "arguments"
+        )
         try:
             values = json.loads(arguments, parse_constant=no_constant)
         except (
@@ -194,12 +198,13 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
                 limit=MAX_ENTRIES,
             )
     try:
-        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     except (UnicodeEncodeError, ValueError, TypeError, RecursionError) as error:
         raise InvalidArgument(
             "the arguments hold text that is not Unicode, or a value that JSON does not have",
             field="arguments",
         ) from error
+    check_values(text, "arguments")
     return values
 
 

@@ -29,6 +29,7 @@ from pydanube_core.http_hosts import host_name, is_loopback
 from pydanube_admin.engine.permission import NO_QUESTION
 from pydanube_admin.jsonrpc import JsonRpc, openrpc_document
 from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.value_limit import check_values
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -152,6 +153,8 @@ class HttpFace:
             _check_once(name.lower() for name, _ in scope["headers"])
             path = self._admit(scope, headers)
             body = await _read_body(headers, receive, grown) if scope["method"] == "POST" else b""
+            if body is not None:
+                _check_values(body)
         except _HttpError as refused:
             await _send_json(send, refused.status, {"error": refused.error.to_dict()}, refused.headers)
             return
@@ -282,6 +285,13 @@ def _too_large() -> _HttpError:
     return _HttpError(413, error, (("connection", "close"),))
 
 
+def _check_values(body: bytes) -> None:
+    try:
+        check_values(body, "body")
+    except InvalidArgument as error:
+        raise _HttpError(413, error) from error
+
+
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives the read body, then the server's next events (that the client left)."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -402,8 +412,9 @@ def asked_permission(body: bytes) -> str | None:
     None for other requests, or if no permission is needed.
     """
     try:
+        check_values(body, "body")
         request = json.loads(body)
-    except (ValueError, RecursionError):
+    except (InvalidArgument, ValueError, RecursionError):
         return None
     if not isinstance(request, dict):
         return None

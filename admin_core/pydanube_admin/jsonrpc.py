@@ -27,6 +27,7 @@ from pydanube_core.spelling import shown
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.value_limit import check_values
 
 OPENRPC_VERSION: Final = "1.3.2"
 
@@ -132,7 +133,10 @@ class JsonRpc:
         Never raises for the content of a message. After a cancellation, changes may have been made or not.
         """
         try:
+            check_values(message, "message")
             request = json.loads(message, parse_constant=_refuse_constant, parse_float=_finite)
+        except InvalidArgument as error:
+            return _encode(_error(None, INVALID_REQUEST, error))
         except (ValueError, RecursionError):  # ValueError: also bad UTF-8 and absurdly long numbers
             return _encode(
                 _error(None, PARSE_ERROR, InvalidArgument("the message is not JSON that can be read"))

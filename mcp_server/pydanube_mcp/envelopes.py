@@ -15,6 +15,8 @@ from pydantic import ValidationError
 from pydanube_admin.arguments import no_constant
 from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, Message, Receive, Scope, Send
 from pydanube_admin.jsonrpc import INVALID_REQUEST, PARSE_ERROR
+from pydanube_admin.value_limit import check_values
+from pydanube_core.errors import InvalidArgument
 
 _MOST_LEVELS: Final = 150  # that the SDK reads
 _SHAPE: Final = (
@@ -31,8 +33,14 @@ def refusal(message: bytes) -> JSONRPCError | None:
 
 def parsed(message: bytes) -> dict[str, Any] | JSONRPCError:
     """Return the object of a message that the SDK can take, or the answer to an invalid one."""
+    too_many: InvalidArgument | None = None
     try:
+        check_values(message, "message")
         jsonrpc_message_adapter.validate_json(message, by_name=False)
+    except (
+        InvalidArgument
+    ) as error:  # over stdio, whose thread reads the id. Over HTTP the guard has refused it
+        valid, too_many = False, error
     except ValidationError:
         valid = False
     else:
@@ -48,6 +56,8 @@ def parsed(message: bytes) -> dict[str, Any] | JSONRPCError:
         return refused(PARSE_ERROR, "the message is nested too deeply")
     except ValueError:
         return refused(PARSE_ERROR, "the message is not JSON that can be read: it is one JSON text, in UTF-8")
+    if too_many is not None:
+        return refused(INVALID_REQUEST, too_many.message, _id_of(found))
     if isinstance(found, list):
         return refused(INVALID_REQUEST, f"a batch of messages is not taken: {_SHAPE}")
     if valid and not ("method" in found and "id" in found and not _is_id(found["id"])):

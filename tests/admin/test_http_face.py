@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
 import httpx
 import pytest
-from pydanube_admin.http import MAX_BODY_BYTES, HttpFace, http_server
+from pydanube_admin.http import (
+    MAX_BODY_BYTES,
+    HttpFace,
+    Receive,
+    Scope,
+    Send,
+    asked_permission,
+    http_server,
+    idle_lifespan,
+)
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient
+from pydanube_admin.value_limit import MAX_VALUES
 
 from tests.support.waiting import until
 
@@ -143,6 +154,32 @@ async def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_413(web: httpx.
     assert (await web.post("/rpc", content=big(MAX_BODY_BYTES), headers=headers)).status_code == 200
     answer = await web.post("/rpc", content=big(MAX_BODY_BYTES + 1), headers=headers)
     assert (answer.status_code, answer.json()["error"]["details"]["max_bytes"]) == (413, MAX_BODY_BYTES)
+
+
+async def test_a_body_of_very_many_values_is_413_without_being_parsed(
+    ops: OpsClient,
+) -> None:
+    """Parsing, checking and quoting 300 000 values would hold the broker's loop for seconds."""
+    params = {"topic": "orders", "offsets": [{"a": [n] * 10} for n in range(30_000)]}
+    body = json.dumps(CALL | {"params": params}).encode()
+    face, sock = HttpFace(JsonRpc(ops), mcp=never), bound()
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    async with http_server(sock, face, grace_s=1), httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        for path in ("/rpc", "/mcp", "/mcp/read"):
+            answer = await client.post(path, content=body, headers={"content-type": "application/json"})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (413, "INVALID_ARGUMENT"), path
+            assert (error["details"]["field"], error["details"]["limit"]) == ("body", MAX_VALUES)
+    began = time.thread_time()
+    assert asked_permission(body) is None
+    assert time.thread_time() - began < 0.1
+
+
+async def never(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        await idle_lifespan(receive, send)
+        return
+    raise AssertionError("the guard lets it through")
 
 
 async def test_who_asks_before_sending_too_much_is_answered_at_once(url: str) -> None:

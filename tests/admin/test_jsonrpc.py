@@ -78,7 +78,7 @@ async def test_a_notification_is_made_and_not_answered() -> None:
         (b"", -32700),
         (b"{", -32700),
         (b"\xff\xfe\x00", -32700),
-        (b"[" * 100_000, -32700),
+        (b"[" * 5_000, -32700),
         (b'{"jsonrpc":"2.0","id":NaN,"method":"topics.list"}', -32700),
         (b'{"jsonrpc":"2.0","id":1e999,"method":"topics.list"}', -32700),
         (b"[]", -32600),

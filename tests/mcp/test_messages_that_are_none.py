@@ -78,6 +78,14 @@ def test_what_is_no_message_is_refused_with_its_id(case: str) -> None:
     assert "validation" not in answer.error.message
 
 
+def test_a_message_of_too_many_values_is_refused_with_its_id() -> None:
+    """Over HTTP the guard of the port refuses it, before it is parsed at all."""
+    answer = refusal(json.dumps(PING | {"params": {"a": [[1] * 9] * 9_000}}).encode())
+    assert answer is not None
+    assert (answer.error.code, answer.id) == (-32600, 7)
+    assert "more than 10000 values" in answer.error.message
+
+
 @pytest.mark.parametrize(
     "message",
     [
