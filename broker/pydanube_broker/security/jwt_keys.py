@@ -72,13 +72,10 @@ def need_extra() -> None:
 def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
     """Parse a JSON web key set, or one public key in PEM.
 
-    Raises:
-        InvalidArgument: it is malformed, a key is too weak or of another kind, or two have one id.
-        MissingExtra: PyJWT is not installed.
+    Raises `InvalidArgument`: it is malformed, a key is too weak or of another kind, or two have one id.
     """
 
     wrong = _wrong(where)
-    need_extra()
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     if text.lstrip().startswith(b"-----BEGIN"):
@@ -257,7 +254,6 @@ class JwtVerifier:
                 algorithms=[key.algorithm],
                 issuer=rules.issuer,
                 audience=rules.audience,
-                leeway=0,
                 options={
                     "require": ["exp", "sub"],
                     "verify_aud": True,  # a token for another audience is invalid, even if no audience is set

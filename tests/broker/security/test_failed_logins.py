@@ -31,6 +31,17 @@ def test_the_wait_doubles_up_to_the_longest_and_is_forgotten() -> None:
     assert logins.note("a", FORGOTTEN_AFTER_S + 1) == 1
 
 
+def test_failures_add_up_as_long_as_none_is_forgotten_before_the_next() -> None:
+    """The time of the last one counts: else a guess per minute would never be slowed."""
+    logins = FailedLogins(2.0)
+    now_s = 0.0
+    for _ in range(FREE + 4):
+        logins.note("a", now_s)
+        now_s += FORGOTTEN_AFTER_S
+    assert logins.wait_s("a", now_s) == 2.0
+    assert logins.note("a", now_s + 1) == 1
+
+
 def test_the_first_and_every_tenth_power_is_told() -> None:
     logins = FailedLogins(2.0)
     told = [logins.note("a", 0.0) for _ in range(1000)]

@@ -7,23 +7,29 @@ import contextlib
 import hashlib
 import hmac
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydanube_broker.security.authenticator import certificate_name
 from pydanube_broker.security.jwt_keys import (
+    MOST_CHARS,
     MOST_TIME_S,
     JwtRules,
     JwtVerifier,
+    Key,
     read_keys,
     read_published_keys,
+    web_tokens,
 )
-from pydanube_core.errors import InvalidArgument, Unauthenticated
+from pydanube_broker.settings.security import Auth
+from pydanube_core.errors import InvalidArgument, MissingExtra, Unauthenticated
 from pydanube_core.security.api_tokens import verify as verify_api_token
 
 NOW = 1_800_000_000.0
@@ -79,6 +85,29 @@ def test_each_algorithm_lets_its_owner_in(algorithm: str) -> None:
     )
     assert (str(found.principal), found.method, found.credential) == ("service_account:ann", "jwt", "7")
     assert found.expires_at_s == CLAIMS["exp"] + 60
+
+
+def test_a_name_and_an_id_have_256_characters_at_most_and_a_token_8192() -> None:
+    """A longer id is cut, and a longer name or token refused."""
+    name = "a" * 256
+    found = verifier().verify(token(sub=name, jti="7" * 300))
+    assert (found.principal.name, found.credential) == (name, "7" * 256)
+    of_length = {
+        len(text): text
+        for more in range(5996, 6012)
+        if (text := by_hand({"alg": "HS256", "kid": "HS256"}, {**CLAIMS, "x": "x" * more}, secret=SECRET))
+    }
+    longest = max(length for length in of_length if length <= MOST_CHARS)
+    assert longest == MOST_CHARS
+    assert verifier().verify(of_length[MOST_CHARS]).principal.name == "ann"
+    with pytest.raises(Unauthenticated, match="characters"):
+        verifier().verify(of_length[min(length for length in of_length if length > MOST_CHARS)])
+
+
+def test_a_token_from_ahead_of_this_machines_clock_is_judged_by_the_clock_of_the_broker_only() -> None:
+    ahead = 4_000_000_000.0
+    found = verifier(now=ahead).verify(token(iat=ahead, nbf=ahead, exp=ahead + 600))
+    assert found.issued_at_s == ahead
 
 
 PEM = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -196,9 +225,20 @@ def test_a_token_without_a_scope_of_ours_is_refused(bad: object) -> None:
         verifier().verify(token(scope=bad))
 
 
+def test_a_broker_with_keys_and_without_the_extra_refuses_to_start_and_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    settings = Auth(mode="required", jwks_url="https://issuer.example/keys", issuer="us", audience="danube")
+    with pytest.raises(MissingExtra, match="security"):
+        web_tokens(settings)
+
+
 def test_one_key_needs_no_id() -> None:
     public = EC.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     assert verifier(public).verify(token()).principal.name == "ann"
+    nameless = {name: value for name, value in jwk("ES256", "").items() if name != "kid"}
+    assert verifier(key_set(nameless)).verify(token()).principal.name == "ann"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +253,7 @@ def test_one_key_needs_no_id() -> None:
         (key_set(jwk("RS256", "a", alg="HS256")), "and its alg is"),
         (key_set(jwk("RS256", ""), jwk("ES256", "b")), "no kid"),
         (key_set(jwk("RS256", "a", use="enc")), "no key"),
+        (key_set({**jwk("RS256", "a"), "kid": 7}), "is no text"),
         (b"-----BEGIN PUBLIC KEY-----\nx\n", "PEM"),
         (EC.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), "PEM"),
     ],
@@ -220,6 +261,46 @@ def test_one_key_needs_no_id() -> None:
 def test_keys_that_are_none_are_refused_at_the_start(keys: bytes, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         read_keys(keys, where="auth.jwt_keys")
+
+
+@pytest.mark.parametrize("read", [read_keys, read_published_keys])
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
+def test_a_set_with_a_private_key_gives_no_key_to_verify_by(
+    algorithm: str, read: Callable[..., tuple[Key, ...]]
+) -> None:
+    """Its owner has shown it to all readers of the file."""
+    private = json.loads(jwt.get_algorithm_by_name(algorithm).to_jwk(PRIVATE[algorithm]))
+    with pytest.raises(InvalidArgument, match=r"is private|no key in it is public") as refused:
+        read(key_set({**private, "kid": "a"}), where="auth.jwt_keys")
+    assert refused.value.details["field"] == "auth.jwt_keys"
+
+
+@pytest.mark.parametrize(
+    "public",
+    [ec.generate_private_key(ec.SECP384R1()).public_key(), ed448.Ed448PrivateKey.generate().public_key()],
+)
+def test_a_public_key_of_a_kind_without_an_algorithm_of_ours_is_refused(public: Any) -> None:
+    with pytest.raises(InvalidArgument, match="of a kind that is not taken"):
+        read_keys(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), where="k")
+
+
+@pytest.mark.parametrize(("bits", "good"), [(2047, False), (2048, True), (8192, True), (8193, False)])
+def test_a_modulus_has_2048_to_8192_bits(bits: int, good: bool) -> None:
+    public = rsa.RSAPublicNumbers(65537, (1 << (bits - 1)) | 1).public_key()
+    text = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    if good:
+        assert [key.algorithm for key in read_keys(text, where="k")] == ["RS256"]
+    else:
+        with pytest.raises(InvalidArgument, match=f"has {bits} bits"):
+            read_keys(text, where="k")
+
+
+@pytest.mark.parametrize("useless", [jwk("HS256", "a"), jwk("RS256", "")])
+def test_a_published_set_of_secrets_or_nameless_keys_is_refused_so_that_the_keys_before_it_stay(
+    useless: dict[str, Any],
+) -> None:
+    with pytest.raises(InvalidArgument, match="no key in it is public"):
+        read_published_keys(key_set(useless), where="auth.jwks_url")
 
 
 @given(st.integers(0, 400), st.integers(1, 127))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +17,8 @@ from pydanube_broker.admin_state import AdminState
 from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security import last_used
 from pydanube_broker.security.authenticator import Authenticator, certificate_name
-from pydanube_broker.security.http_identity import MOST_LOOKED_AT, IdentifiedApp
 from pydanube_broker.security.jwt_keys import web_tokens
-from pydanube_broker.security.last_used import WITHIN_S, LastUsed
+from pydanube_broker.security.last_used import ROUND_S, WITHIN_S, LastUsed
 from pydanube_broker.security.locks import MOST_COUNTED, Locks, open_locks
 from pydanube_broker.settings.security import Auth
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
@@ -176,6 +174,13 @@ async def test_a_token_that_has_expired_is_good_for_nothing_also_on_an_open_stre
     assert not broker.may(replace(found, expires_at_s=time.time() - 0.001), "topics:delete", ORDERS)
 
 
+async def test_a_token_of_another_scheme_and_a_scheme_without_a_token_are_refused(broker: Broker) -> None:
+    token = (await broker.token(ANN)).removeprefix("Bearer ")
+    for shown in (f"Basic {token}", f"Token {token}", "Bearer", "Bearer  ", token):
+        with pytest.raises(Unauthenticated, match="write `Bearer <token>`"):
+            broker.identify(shown)
+
+
 async def test_who_shows_nothing_is_nobody_and_is_let_in_only_where_that_is_optional(
     broker: Broker, optional: Broker
 ) -> None:
@@ -327,6 +332,22 @@ async def test_a_part_is_seen_of_what_a_binding_touches_and_of_nothing_else(brok
     assert broker.locks.allows_part(OPERATOR, "topics:delete", Resource("default"))
 
 
+async def test_a_revoked_token_sees_no_part_of_anything_itself_or_on_behalf_of_another(
+    broker: Broker,
+) -> None:
+    """A list that is cut to a part checks nothing else."""
+    await broker.bind(ANN, "admin")
+    await broker.bind(ROBOT, "admin")
+    ann, robot = broker.identify(await broker.token(ANN)), broker.identify(await broker.token(ROBOT))
+    acting = Identity(principal=ANN, method="token", actor=robot)
+    for caller in (ann, acting):
+        assert broker.locks.allows_part(caller, "topics:read", Resource("default"))
+    await broker.write({token_key(record.token_id): None for record in broker.records.values()})
+    for caller in (ann, acting):
+        with pytest.raises(Unauthenticated, match="revoked"):
+            broker.locks.allows_part(caller, "topics:read", Resource("default"))
+
+
 async def test_a_scope_narrows_what_a_token_may_and_never_adds_to_it(broker: Broker) -> None:
     await broker.bind(ANN, "admin")
     narrow = Identity(principal=ANN, method="certificate", scopes=frozenset({READ, DATA}))
@@ -338,6 +359,7 @@ async def test_a_scope_narrows_what_a_token_may_and_never_adds_to_it(broker: Bro
         with pytest.raises(PermissionDenied, match="not issued for"):
             broker.locks.check_scope(narrow, permission)
         assert not broker.locks.allows_part(narrow, permission, Resource("default"))
+    assert broker.refused == {"topics:delete": 2, "bindings:change": 2}, "each refusal is counted once"
     broker.locks.check_scope(narrow, "topics:read")
     broker.locks.check_scope(replace(narrow, scopes=None), "topics:delete")
     wide = Identity(principal=BOB, method="certificate", scopes=frozenset({READ, WRITE}))
@@ -464,182 +486,35 @@ async def test_a_use_is_written_ten_minutes_after_the_one_before_to_the_millisec
     assert broker.locks.access_records.used == set(), "until it is used again"
 
 
+async def test_uses_are_written_in_rounds_with_a_pause_before_each_also_after_a_failure(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class EnoughError(BaseException):
+        pass
+
+    steps: list[object] = []
+
+    async def pause(seconds: float) -> None:
+        steps.append(seconds)
+
+    class Rounds(LastUsed):
+        async def write(self) -> None:
+            steps.append("write")
+            if steps.count("write") == 2:
+                raise OSError("the store is away")
+            if steps.count("write") == 3:
+                raise EnoughError
+
+    monkeypatch.setattr(last_used, "asyncio", SimpleNamespace(sleep=pause))
+    with pytest.raises(EnoughError):
+        await Rounds(broker.state, broker.locks.access_records).run()
+    assert steps == [ROUND_S, "write"] * 3
+    assert [each.message for each in caplog.records] == ["last_use_not_written"]
+
+
 async def _used(broker: Broker) -> TokenRecord:
     broker.identify(await broker.token(ANN))
     return broker.records[ANN]
-
-
-# -- over HTTP -------------------------------------------------------------------------------------------------
-
-
-class Http:
-    """An HTTP port in front of an application that notes who called, and opens a session if it is told to."""
-
-    def __init__(self, broker: Broker, **options: Any) -> None:
-        self.calls: list[tuple[str, Identity | None, bytes]] = []
-        self.opens: bytes | None = None
-        self.page = b""  # the body of the last answer
-        self.more_headers: list[tuple[bytes, bytes]] = []
-        self._app = IdentifiedApp(self._serve, broker.locks, **options)
-
-    async def _serve(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-        body = b""
-        more = True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        self.calls.append((scope["path"], current_identity.get(), body))
-        headers = [] if self.opens is None else [(b"Mcp-Session-Id", self.opens)]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def __call__(
-        self,
-        path: str,
-        shown: str | None = None,
-        *,
-        session: bytes | None = None,
-        pieces: tuple[bytes, ...] = (b"",),
-    ) -> tuple[int, dict[bytes, bytes]]:
-        headers = [(b"host", b'danube:9041"'), *self.more_headers]
-        headers += [] if shown is None else [(b"authorization", shown.encode())]
-        headers += [] if session is None else [(b"mcp-session-id", session)]
-        scope = {
-            "type": "http",
-            "path": path,
-            "headers": headers,
-            "scheme": "http",
-            "client": ("192.0.2.7", 1),
-        }
-        sent: list[Any] = []
-        left = list(pieces)
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await self._app(scope, receive, send)
-        self.page = sent[1]["body"]
-        return sent[0]["status"], dict(sent[0]["headers"])
-
-
-async def test_a_page_is_for_who_is_known_and_an_open_one_for_everybody(broker: Broker) -> None:
-    http = Http(broker, open=frozenset({"/healthz"}), needs={"/metrics": "brokers:read"})
-    assert (await http("/healthz"))[0] == 200
-    assert http.calls[-1][1] is None
-    assert (await http("/healthz", BROKEN))[0] == 401, "whoever shows a token is known by it"
-    assert (await http("/mcp"))[0] == 401
-    shown = await broker.token(ANN)
-    assert (await http("/mcp", shown))[0] == 200
-    identity = http.calls[-1][1]
-    assert identity is not None
-    assert identity.principal == ANN
-    assert current_identity.get() is None
-    assert (await http("/metrics", shown))[0] == 403
-    await broker.bind(ANN, "viewer")
-    assert (await http("/metrics", shown))[0] == 200
-
-
-async def test_an_address_that_a_request_claims_to_come_for_is_not_believed(broker: Broker) -> None:
-    """Else whoever guesses is never slowed, and another one is in its place."""
-    http = Http(broker)
-    http.more_headers = [(b"x-forwarded-for", b"198.51.100.9"), (b"forwarded", b"for=198.51.100.9")]
-    told: list[str] = []
-    broker.locks.authenticator.on_failed = lambda address, count: told.append(address)
-    for _ in range(4):
-        broker.locks.authenticator.note_failure("credential", Peer(address="ipv4:192.0.2.7:1"))
-    assert (await http("/mcp", BROKEN))[0] == 401
-    assert told == ["ipv4:192.0.2.7"]
-    assert broker.locks.authenticator.wait_s(Peer(address="ipv4:192.0.2.7:2")) > 0
-    assert broker.locks.authenticator.wait_s(Peer(address="ipv4:198.51.100.9:2")) == 0
-
-
-async def test_a_session_is_of_use_to_the_principal_that_opened_it_and_to_no_other(broker: Broker) -> None:
-    http = Http(broker)
-    ann, bob = await broker.token(ANN), await broker.token(BOB)
-    http.opens = b"s1"
-    assert (await http("/mcp", ann))[0] == 200
-    http.opens = None
-    assert (await http("/mcp", ann, session=b"s1"))[0] == 200
-    assert (await http("/mcp", bob, session=b"s1"))[0] == 403
-    assert (await http("/mcp", ann, session=b"guessed"))[0] == 403
-    http.opens = b"s1"  # an answer that repeats the number does not give it to another
-    assert (await http("/mcp", bob))[0] == 200
-    http.opens = None
-    assert (await http("/mcp", bob, session=b"s1"))[0] == 403
-
-
-async def test_a_refusal_names_how_to_sign_in_and_quotes_nothing_of_the_host(broker: Broker) -> None:
-    http = Http(broker, issuer="https://issuer.example", audience="danube")
-    status, headers = await http("/mcp")
-    assert status == 401
-    assert headers[b"www-authenticate"] == (
-        b'Bearer scope="danube:read", '
-        b'resource_metadata="http://danube:9041/.well-known/oauth-protected-resource/mcp"'
-    )
-    _, headers = await http("/mcp", BROKEN)
-    assert b'error="invalid_token"' in headers[b"www-authenticate"]
-    assert (await http("/.well-known/oauth-protected-resource/mcp"))[0] == 200
-    assert http.calls == []
-    plain = Http(broker, issuer="http://issuer.example")
-    assert (await plain("/mcp"))[1][b"www-authenticate"] == b"Bearer"
-
-
-@pytest.mark.parametrize(
-    ("audience", "named"),
-    [
-        ("https://danube.example/mcp", "https://danube.example/mcp"),
-        ("danube", "http://danube:9041/mcp"),
-        (None, "http://danube:9041/mcp"),
-    ],
-)
-async def test_the_page_for_signing_in_names_the_audience_or_the_address_that_the_client_used(
-    broker: Broker, audience: str | None, named: str
-) -> None:
-    http = Http(broker, issuer="https://issuer.example", audience=audience)
-    for path in ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"):
-        assert (await http(path))[0] == 200
-        page = json.loads(http.page)
-        assert (page["resource"], page["authorization_servers"]) == (named, ["https://issuer.example"])
-        assert set(page["scopes_supported"]) >= {READ, WRITE, DATA}
-        assert page["bearer_methods_supported"] == ["header"]
-
-
-async def test_a_narrow_token_is_refused_by_the_operation_in_the_body_and_the_body_arrives_whole(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await broker.bind(ANN, "admin")
-    narrow = Identity(principal=ANN, method="certificate", scopes=frozenset({READ}))
-    monkeypatch.setattr(broker.locks.authenticator, "identify", lambda shown, peer: narrow)
-    http = Http(broker, issuer="https://issuer.example", asked=lambda body: body.decode() or None)
-    assert (await http("/mcp", "x", pieces=(b"topics", b":read")))[0] == 200
-    assert http.calls[-1][2] == b"topics:read"
-    status, headers = await http("/mcp", "x", pieces=(b"topics:", b"delete"))
-    assert status == 403
-    assert b'error="insufficient_scope", scope="danube:read danube:write"' in headers[b"www-authenticate"]
-    large = (b"x" * MOST_LOOKED_AT, b"y", b"z")
-    http = Http(broker, asked=lambda body: None if len(body) == MOST_LOOKED_AT + 1 else "topics:delete")
-    assert (await http("/mcp", "x", pieces=large))[0] == 200
-    assert http.calls[-1][2] == b"".join(large)
-
-
-async def test_two_tokens_in_one_request_are_none(broker: Broker) -> None:
-    shown = (await broker.token(ANN)).encode()
-    headers = [(b"authorization", shown), (b"authorization", shown)]
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def never(*_: Any) -> None:
-        raise AssertionError("the application was reached")
-
-    app = IdentifiedApp(never, broker.locks)
-    await app({"type": "http", "path": "/mcp", "headers": headers, "scheme": "http"}, never, send)  # type: ignore[arg-type]
-    assert sent[0]["status"] == 401
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from pydanube_core.errors import Unauthenticated
-from pydanube_core.security.api_tokens import DICE_BYTES, new_token, renewed, verify
+from pydanube_core.security.api_tokens import DICE_BYTES, is_any_token, new_token, renewed, verify
 from pydanube_core.security.permissions import Principal
 from pydanube_core.security.records import TokenRecord
 
@@ -38,3 +38,22 @@ def test_a_token_of_another_secret_is_no_token() -> None:
         verify(other, {record.token_id: record}, now_ms=2000)
     with pytest.raises(Unauthenticated):
         verify(text, {}, now_ms=2000)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_token"),
+    [
+        (f"danube_{'0' * 16}_{'a-_Z' * 10}abc", True),
+        ("eyJh.eyJz.c2ln", True),
+        ("eyJh.eyJz.", True),
+        ("", False),
+        ("root:x:0:0", False),
+        ("-----BEGIN PRIVATE KEY-----", False),
+        ("one.two", False),
+        ("one.two.three.four", False),
+        ("danube_a\ndanube_b", False),
+    ],
+)
+def test_a_text_that_is_sent_as_a_token_has_the_form_of_exactly_one(text: str, is_token: bool) -> None:
+    """The maker of a link names a file, whose text would otherwise be sent to another cluster."""
+    assert is_any_token(text) is is_token

@@ -44,6 +44,17 @@ def test_of_a_subject_what_was_issued_before_is_covered(issued_s: float | None, 
     assert not of_ann.cover(replace(ANN, principal=Principal("bob")))
 
 
+@pytest.mark.parametrize(
+    ("until_ms", "now_ms", "over"),
+    [(None, 0, False), (None, 1 << 60, False), (2000, 1999, False), (2000, 2000, True), (2000, 2001, True)],
+)
+def test_a_revocation_is_over_from_its_end_on_and_without_an_end_never(
+    until_ms: int | None, now_ms: int, over: bool
+) -> None:
+    each = Revocation(kind=RevocationKind.JTI, value="7", created_ms=1000, until_ms=until_ms)
+    assert each.is_over(now_ms) is over
+
+
 @pytest.mark.parametrize("text", ["0a:1b", "0x0A1B", "A1B", "0A1B", "00 0a 1b"])
 def test_a_serial_number_is_taken_as_any_tool_shows_it(text: str) -> None:
     assert serial_number(text) == "0A1B"
