@@ -163,6 +163,7 @@ PEM = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyI
         "",
         "x" * 10_000,
     ],
+    ids=lambda bad: "bad",  # signatures are different in every process, and a test has one name
 )  # fmt: skip
 def test_whatever_is_not_good_is_refused(bad: str) -> None:
     with pytest.raises(Unauthenticated):
@@ -239,6 +240,11 @@ def test_one_key_needs_no_id() -> None:
     assert verifier(public).verify(token()).principal.name == "ann"
     nameless = {name: value for name, value in jwk("ES256", "").items() if name != "kid"}
     assert verifier(key_set(nameless)).verify(token()).principal.name == "ann"
+    unnamed = by_hand({"alg": "HS256"}, CLAIMS, secret=SECRET)
+    secret = jwk("HS256", "a")
+    assert verifier(key_set(secret)).verify(unnamed).principal.name == "ann"
+    with pytest.raises(Unauthenticated):  # with two keys, it names none of them
+        verifier(key_set(secret, jwk("ES256", "b"))).verify(unnamed)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +263,7 @@ def test_one_key_needs_no_id() -> None:
         (b"-----BEGIN PUBLIC KEY-----\nx\n", "PEM"),
         (EC.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), "PEM"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "keys",  # keys are others in every process
 )
 def test_keys_that_are_none_are_refused_at_the_start(keys: bytes, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):

@@ -121,6 +121,24 @@ async def test_a_broker_that_starts_knows_the_published_keys_at_once(server: Key
     assert found.principal == Principal("ann")
 
 
+async def test_a_broker_with_keys_of_a_file_only_fetches_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [public_jwk(FIRST, "a")]}))
+    settings = Auth(mode="required", jwt_keys=path, issuer="us", audience="danube")
+    fetched: list[Any] = []
+
+    async def answer_to(request: Any) -> bytes:
+        fetched.append(request)
+        raise InvalidArgument("no server")
+
+    monkeypatch.setattr(published_keys, "answer_to", answer_to)
+    async with MemoryStore() as store:
+        assert await open_locks(settings, AdminState(store), Counter(), lambda identity: lambda: None)
+    assert fetched == []
+
+
 async def test_another_key_of_the_same_id_ends_what_the_former_let_in(server: KeyServer) -> None:
     published, verifier = reader(server)
     await published.read()
@@ -223,6 +241,7 @@ async def test_an_unknown_key_is_asked_for_soon_and_seldom(
     async with asyncio.timeout(60):
         while server.asked != {"/keys": 2} or len(pauses) < 2:
             await asyncio.wait([task], timeout=0.02)
+    assert not verifier.wanted.is_set(), "until a token names a missing key again"
     verifier.verify(token(SECOND, "b"))
     assert pauses == [published_keys.SOONEST_S] * 2
     task.cancel()
