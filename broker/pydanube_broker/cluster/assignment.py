@@ -17,7 +17,7 @@ from typing import Annotated, Final, TypeAlias
 
 import anyio
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
-from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.errors import ClusterError, Conflict, CorruptJournal, CorruptObject
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     MAX_OPERATIONS,
@@ -48,6 +48,7 @@ _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyn
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
 _OF_THE_KEY: Final = TopicId(0)  # placeholder for an id that is in the key and not in the value
+_DAMAGE: Final = (CorruptObject.code, CorruptJournal.code)
 _NONE_BEFORE: Final[Mapping[TopicId, Found]] = MappingProxyType({})
 
 
@@ -99,6 +100,22 @@ class Assignment(JsonRecord):
         if self.move is None or self.stage is Stage.ASSIGNED:
             return self.broker_id
         return BrokerId(int(self.move.target))
+
+    @property
+    def damage(self) -> MoveFailure | None:
+        """Return why the assigned heir cannot rebuild the topic from damaged objects. None if it has not failed at that.
+
+        The failure of an earlier move does not count, nor that of another heir.
+        """
+        failed = self.failed
+        is_heirs = (
+            failed is not None
+            and self.move is not None
+            and failed.code in _DAMAGE
+            and failed.target == str(self.broker_id)
+            and failed.begun_at_ms == self.move.begun_at_ms
+        )
+        return failed if is_heirs else None
 
     @classmethod
     def of(cls, key: str, value: bytes) -> Assignment:

@@ -42,7 +42,10 @@ class HandOverPart(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveFailure(JsonRecord):
-    """The last cancelled move, until the topic moves again. `begun_at_ms` comes from its `MoveRecord`."""
+    """The last cancelled move, or why the heir of a lost owner cannot rebuild the topic (`Assignment.damage`).
+
+    It stays until the topic has another owner. `begun_at_ms` comes from its `MoveRecord`.
+    """
 
     target: str
     begun_at_ms: int

@@ -156,7 +156,9 @@ def take_away(
     return Change(
         step=MoveStep.TAKE_AWAY,
         revision=revision,
-        after=replace(now, stage=Stage.SEALED, sealed_at_ms=at_ms, sealed_epoch=now.epoch, move=move),
+        after=replace(
+            now, stage=Stage.SEALED, sealed_at_ms=at_ms, sealed_epoch=now.epoch, move=move, failed=None
+        ),
     )
 
 
@@ -182,14 +184,19 @@ def give_up(now: Assignment, revision: Revision) -> Change:
 def assign(
     now: Assignment, revision: Revision, to: BrokerId, *, incarnation: Incarnation, epoch: Epoch
 ) -> Change:
-    """Name the broker that opens the topic, as the leader, in an epoch above all earlier ones."""
+    """Name the broker that opens the topic, as the leader, in an epoch above all earlier ones.
+
+    The failure of a former heir does not stay: it may be that heir's alone.
+    """
     _check(now, MoveStep.ASSIGN, Stage.SEALED, Stage.ASSIGNED)
     if epoch <= now.epoch:
         raise _conflict(now, f"epoch {epoch} of {now.topic} is not above {now.epoch}")
     return Change(
         step=MoveStep.ASSIGN,
         revision=revision,
-        after=replace(now, stage=Stage.ASSIGNED, broker_id=to, incarnation=incarnation, epoch=epoch),
+        after=replace(
+            now, stage=Stage.ASSIGNED, broker_id=to, incarnation=incarnation, epoch=epoch, failed=None
+        ),
     )
 
 

@@ -184,8 +184,8 @@ class RemovedBrokers:
     def _damage(coordinator: Coordinator, broker_id: BrokerId) -> tuple[str | None, str | None]:
         """Return why heirs of a lost broker cannot rebuild topics, and one of these. None if they can."""
         for place in _inherited_from(coordinator, broker_id):
-            if place.failed is not None:
-                return damaged_copy(place.failed.why, str(broker_id)), str(place.topic)
+            if place.damage is not None:
+                return damaged_copy(place.damage.why, str(broker_id)), str(place.topic)
         return None, None
 
     def _waiting_for(self, coordinator: Coordinator, broker_id: BrokerId) -> str | None:
@@ -453,7 +453,7 @@ class RemovedBrokers:
                     continue
                 now, why = Assignment.of(item.key, item.value), damage
                 if is_inherited(now):
-                    why = why or (None if now.failed is None else now.failed.why)
+                    why = why or (None if now.damage is None else now.damage.why)
                     if why is None:
                         raise Conflict(
                             f"{now.topic} is on its way to broker {now.broker_id}: wait until it is there",
@@ -538,7 +538,8 @@ class RemovedBrokers:
         if watched is None:
             return None
         now, revision = watched  # if it has changed since, the guard of the transaction fails
-        is_sealed = is_inherited(now)  # an heir has failed to rebuild it
+        is_given_up = journal is not None and str(topic_id) in journal.record.given_up
+        is_sealed = is_inherited(now) and is_given_up  # an heir has failed to rebuild it
         if now.broker_id != place.broker_id or not (is_sealed or self._is_to_go(now)):
             return None
         head, counter = read.head, read.counter
@@ -551,7 +552,6 @@ class RemovedBrokers:
             end = max(1, begin)  # as in `rebuild`. 0 means that its owner handed it over
         else:
             end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
-        is_given_up = journal is not None and str(topic_id) in journal.record.given_up
         chain = None if journal is None or is_given_up else journal.chain
         if _is_whole(now, chain):
             end = 0  # the chain has all that was acknowledged, so every heir finds the same end there

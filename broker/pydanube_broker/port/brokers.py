@@ -209,7 +209,7 @@ class BrokersPart:
             if (place := coordinator.place(each.topic_id)) is not None
             and (
                 place.broker_id not in coordinator.members
-                or (is_inherited(place) and place.failed is not None)
+                or (is_inherited(place) and place.damage is not None)
             )
         ]
         return lost or records

@@ -260,8 +260,8 @@ class Ownership:
         owner = self.owner(record.topic_id)
         if place is None or owner is None or self._is_last_here(record.topic_id):
             why = "try again in a moment"
-            if place is not None and place.stage is Stage.ASSIGNED and place.failed is not None:
-                why = damaged_copy(place.failed.why, place.move.source if place.move else "")
+            if place is not None and place.stage is Stage.ASSIGNED and place.damage is not None:
+                why = damaged_copy(place.damage.why, place.move.source if place.move else "")
             return NoOwner(
                 f"topic {record.name} is not served by any broker yet: {why}",
                 topic=record.name,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, check_may_assign
 from pydanube_broker.cluster.election import Leadership
@@ -20,6 +23,8 @@ from pydanube_broker.moves.move import (
     assign,
     begin,
     cancel,
+    damaged,
+    give_up,
     joined,
     leaders_change,
     open_topic,
@@ -28,7 +33,7 @@ from pydanube_broker.moves.move import (
     transaction,
     with_epoch,
 )
-from pydanube_core.errors import Conflict, DiskFull
+from pydanube_core.errors import ClusterError, Conflict, CorruptJournal, CorruptObject, DiskFull
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog.catalog import Committed, head_key
 from pydanube_storage.catalog.records import CatalogHead
@@ -253,3 +258,99 @@ def test_a_lost_owners_topic_is_sealed_and_assigned_in_one_transaction() -> None
     assert len({write.key for write in writes}) == len(writes)
     assert set(guards) == {*first[1], *second[1]}
     assert len(set(guards)) == len(guards)
+
+
+def test_a_cancelled_move_is_no_damage_of_the_chain() -> None:
+    chain = ChainRange(journal=7, from_piece=1, until=9)
+    moved_in_vain = cancel(begin(SERVING, NOW, TWO, at_ms=9).after, NOW, CorruptObject("the target's")).after
+    sealed = take_away(moved_in_vain, NOW, TWO, at_ms=9, chain=chain).after
+    assert sealed.failed is None
+    assigned = assign(sealed, NOW, TWO, incarnation=LIFE, epoch=Epoch(4)).after
+    assert (assigned.failed, assigned.damage) == (None, None)
+    # a record of a leader that kept the failure
+    for failed in (FAILED, replace(FAILED, code=CorruptObject.code, target="3", begun_at_ms=9)):
+        assert replace(assigned, failed=failed).damage is None
+
+
+def test_only_damage_that_the_assigned_heir_has_found_counts() -> None:
+    noted = damaged(ASSIGNED, NOW, CorruptObject("piece 4 is damaged")).after
+    assert noted.damage == noted.failed
+    assert noted.damage is not None
+    assert damaged(ASSIGNED, NOW, ERROR).after.damage is None, "its disk is full"
+    other = assign(noted, NOW, THREE, incarnation=LIFE, epoch=Epoch(5)).after
+    assert (other.failed, other.damage) == (None, None)
+    found = damaged(other, NOW, CorruptObject("piece 4 is damaged")).after
+    assert give_up(found, NOW).after.failed is None
+    assert open_topic(found, NOW, LIFE).after.failed is None
+
+
+class Steps(RuleBasedStateMachine):
+    """Any order of a topic's steps. Damage is in the record exactly while the assigned heir has found it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = SERVING
+        self.at_ms = 1
+        self.found = False  # whether the assigned heir has found damage
+        self.epoch = 3
+
+    def step(self, make: Callable[[], Change]) -> bool:
+        before = self.now
+        try:
+            self.now = make().after
+        except Conflict:
+            assert self.now is before
+            return False
+        return True
+
+    @rule(to=st.sampled_from([ONE, TWO, THREE]), passed_ms=st.integers(0, 1))
+    def begins(self, to: BrokerId, passed_ms: int) -> None:
+        self.at_ms += passed_ms
+        self.step(lambda: begin(self.now, NOW, to, at_ms=self.at_ms, ready=LIFE))
+
+    @rule(error=st.sampled_from([ERROR, CorruptObject("e")]))
+    def is_cancelled(self, error: ClusterError) -> None:
+        self.step(lambda: cancel(self.now, NOW, error))
+
+    @rule()
+    def arrives(self) -> None:
+        if self.step(lambda: arrive(self.now, NOW, LIFE)):
+            self.epoch += 1
+            self.now = replace(self.now, epoch=Epoch(self.epoch))
+
+    @rule(to=st.sampled_from([ONE, TWO, THREE]), has_chain=st.booleans())
+    def owner_is_lost(self, to: BrokerId, has_chain: bool) -> None:
+        chain = ChainRange(journal=7, from_piece=1, until=9) if has_chain else None
+        self.step(lambda: take_away(self.now, NOW, to, at_ms=self.at_ms, chain=chain))
+
+    @rule(to=st.sampled_from([ONE, TWO, THREE]))
+    def is_assigned(self, to: BrokerId) -> None:
+        epoch = Epoch(self.epoch + 1)
+        if self.step(lambda: assign(self.now, NOW, to, incarnation=LIFE, epoch=epoch)):
+            self.epoch, self.found = epoch, False
+
+    @rule(error=st.sampled_from([CorruptObject("e"), CorruptJournal("e")]))
+    def heir_finds_damage(self, error: ClusterError) -> None:
+        self.found = self.step(lambda: damaged(self.now, NOW, error)) or self.found
+
+    @rule()
+    def is_given_up(self) -> None:
+        if self.step(lambda: give_up(self.now, NOW)):
+            assert self.now.move is not None
+            assert self.now.move.chain is None
+            self.found = False
+
+    @rule()
+    def heir_opens(self) -> None:
+        if self.step(lambda: open_topic(self.now, NOW, LIFE)):
+            self.found = False
+
+    @invariant()
+    def damage_is_of_the_assigned_heir(self) -> None:
+        assert (self.now.damage is not None) == self.found
+        if self.now.stage in (Stage.SEALED, Stage.ASSIGNED) and not self.found:
+            assert self.now.failed is None
+
+
+def test_damage_is_noted_only_of_the_assigned_heir_in_any_order_of_steps() -> None:
+    run_state_machine_as_test(Steps)
