@@ -90,13 +90,15 @@ class OwnJournal:
 def registered(found: JournalRecord | None, own: OwnJournal, *, is_start: bool) -> JournalRecord:
     """Return the record of a broker that registers with this journal, the found one if nothing changes.
 
-    While topics are taken over the record stays, because their heirs still read the chain. The leader opens it
-    afterwards. A process that starts has no chain until it sets `copies`, because it may not copy any more. A process
+    While topics are taken over the record stays closing, because their heirs still read the chain. The leader opens it
+    afterwards. The broker keeps the topics that are not sealed, and acknowledges messages of them that the chain does not
+    get, so nothing planned for them holds any more. The leader names those that are sealed again (`settled`). A process that starts has no chain until it sets `copies`, because it may not copy any more. A process
     that registers again after its lease has ended continues its chain.
     """
     journal = own.number
     if found is not None and found.state is JournalState.CLOSING:
-        return found
+        on_loss = "" if is_start or found.is_fenced else found.on_loss
+        return replace(found, topics=(), given_up=(), is_whole=False, on_loss=on_loss)
     if found is None or found.journal != journal:
         # A term is never used twice under a broker's id, even with another journal
         return JournalRecord(journal=journal, term=1 if found is None else found.term + 1)
@@ -137,12 +139,17 @@ def settled(
     """Return the record once topics were taken over, the found one if nothing changes.
 
     Args:
-        is_back: whether the broker is registered again. Topics that were not reassigned by then stay with it.
+        is_back: whether the broker is registered again. Topics that were not sealed by then stay with it.
         under_way: topics of the broker that an heir has not opened yet.
         left: topics whose assignment names the broker → whether that is its audit, which stays with it for good.
     """
-    if found.state is not JournalState.CLOSING or under_way:
+    if found.state is not JournalState.CLOSING or (under_way and not is_back):
         return found
+    if under_way:
+        # The broker acknowledges messages of its other topics that the fenced chain does not get
+        sealed = tuple(sorted(map(str, under_way), key=int))
+        given_up = tuple(each for each in found.given_up if each in sealed)
+        return replace(found, topics=sealed, given_up=given_up, is_whole=False, on_loss="")
     if is_back:
         # The fence has ended the chain. The broker sets `copies` when it begins the chain again. Without a fence, a
         # process that has only lost its lease continues the chain.

@@ -6,7 +6,9 @@ fences the chain, records its end, and seals the topics for their heirs, as it d
 `rebuilt_state.JUMP` above its highest recorded offset, because messages may be missing behind the end of the chain. It
 continues without a gap if none can be missing: a stored topic, and any topic of a broker that stopped in order.
 
-If the broker registers again, it keeps the topics that are not sealed yet: sealing is guarded by its absence.
+If the broker registers again, it keeps the topics that are not sealed yet: sealing is guarded by its absence. Its
+registration takes them out of the record, because it acknowledges messages that the chain does not get. After its next
+loss they are taken over from that chain only by another plan, which shows the loss.
 
 A damaged chain holds its topics up, before or after their seal, until a plan that shows the loss gives it up for them
 (`JournalRecord.given_up`). They continue as topics of a broker without a chain.
@@ -197,16 +199,20 @@ class TakeOvers:
     async def settle(self, coordinator: Coordinator, broker_id: BrokerId, found: FoundJournal) -> None:
         """Open a closing record if its broker is back, or close it if no topic is left.
 
-        Does nothing while heirs are at work. Raises as `fence`.
+        While heirs are at work, only the topics of a broker that is back are settled: those that are not sealed stay
+        with it. Raises as `fence`.
         """
-        if any(is_taken_from(place, broker_id) for place in coordinator.moving_places()):
+        is_back, record = broker_id in coordinator.members, found.record
+        moving = [
+            str(place.topic_id) for place in coordinator.moving_places() if is_taken_from(place, broker_id)
+        ]
+        is_cut = set(record.topics) == set(moving) and not record.is_whole
+        if moving and (is_cut or not is_back):
             return  # reading all assignments from the store costs a second with 10 000 topics
         under_way, left = await self._places(broker_id)
-        after = settled(
-            found.record, is_back=broker_id in coordinator.members, under_way=under_way, left=left
-        )
-        if after != found.record:
-            await self._write(coordinator, broker_id, found, after)
+        after = settled(record, is_back=is_back, under_way=under_way, left=left)
+        if after != record:
+            await self._write(coordinator, broker_id, found, after, is_back=is_back)
             log.info("take_over_settled", extra={"broker_id": str(broker_id), "state": after.state.value})
 
     async def _places(self, broker_id: BrokerId) -> tuple[list[TopicId], Mapping[TopicId, bool]]:
@@ -221,7 +227,13 @@ class TakeOvers:
         return under_way, left
 
     async def _write(
-        self, coordinator: Coordinator, broker_id: BrokerId, found: FoundJournal, after: JournalRecord
+        self,
+        coordinator: Coordinator,
+        broker_id: BrokerId,
+        found: FoundJournal,
+        after: JournalRecord,
+        *,
+        is_back: bool = False,
     ) -> FoundJournal:
         key = keys.journal_key(broker_id)
         guard = coordinator.leadership.guard
@@ -230,6 +242,8 @@ class TakeOvers:
             item = await change.read(key)
             if item is None or item.mod_revision != found.revision:
                 raise Conflict(f"{key} was changed by another broker", retryable=True)
+            if is_back and await change.read(keys.member_key(broker_id)) is None:  # the watch may lag
+                raise Conflict(f"broker {broker_id} is lost again", retryable=True)
             change.require(guard, Conflict("another broker leads", retryable=True))
             change.put(key, after)
 

@@ -142,7 +142,7 @@ async def test_registration_leaves_a_record_whose_topics_are_taken_over(
     there = closing()
     await store.transact([Put(keys.journal_key(BrokerId(1)), there.to_json())])
     async with membership(store, clock, JOURNAL):
-        assert await stored(store) == there
+        assert await stored(store) == replace(there, topics=()), "it keeps topics that are not sealed"
 
 
 @given(
@@ -170,7 +170,7 @@ def test_first_plan_raises_the_term_and_later_ones_add_topics() -> None:
 
 
 def test_record_is_settled_only_once_no_heir_is_at_work() -> None:
-    assert settled(closing(), is_back=True, under_way=TOPICS[:1], left={}) == closing()
+    assert settled(closing(), is_back=False, under_way=TOPICS[:1], left={}) == closing()
     back = settled(closing(), is_back=True, under_way=(), left={TOPICS[0]: False})
     assert (back.state, back.term, back.until, back.topics) == (JournalState.OPEN, 4, 0, ())
     assert not back.copies, "its broker found the record closing, and began no chain"
@@ -182,6 +182,24 @@ def test_record_is_settled_only_once_no_heir_is_at_work() -> None:
     assert (done.state, done.topics) == (JournalState.CLOSED, ())
 
 
+@pytest.mark.parametrize("is_registered", [True, False], ids=["registered", "by an older release"])
+def test_only_sealed_topics_of_a_broker_that_is_back_are_still_taken_over(is_registered: bool) -> None:
+    left = opened(is_whole=True, on_loss="take_over")
+    there = fenced(taken_over(left, TOPICS, given_up=TOPICS[:2]), 7, [BrokerId(2)])
+    if is_registered:
+        own = OwnJournal(number=JOURNAL)
+        there = registered(there, own, is_start=True)
+        assert (there.topics, there.given_up, there.is_whole, there.on_loss) == ((), (), False, "")
+        assert (there.state, there.until) == (JournalState.CLOSING, 7), "heirs still read the chain"
+    back = settled(there, is_back=True, under_way=TOPICS[1:2], left=dict.fromkeys(TOPICS[:1], False))
+    assert (back.state, back.until, back.topics) == (JournalState.CLOSING, 7, ("10",))
+    assert back.given_up == (() if is_registered else ("10",))
+    assert not back.is_whole
+    assert not back.on_loss
+    # Its next loss takes nothing from the chain, which ended at the fence
+    assert settled(back, is_back=False, under_way=TOPICS[1:2], left={}) == back
+
+
 class Records(RuleBasedStateMachine):
     """Any order of registrations, plans, fences and ends."""
 
@@ -191,21 +209,46 @@ class Records(RuleBasedStateMachine):
         self.fences: dict[int, int] = {}  # term → number, as it was recorded
         self.read: set[TopicId] = set()  # topics that heirs read now
         self.at_broker = dict.fromkeys(TOPICS, False)
+        self.acknowledged: set[TopicId] = set()  # since their last plan, while the chain had ended
+        self.given_up: set[TopicId] = set()  # by a plan since the broker was lost
+        self.is_back = True
+
+    @rule()
+    def is_lost(self) -> None:
+        self.is_back = False
 
     @rule(journal=st.sampled_from([JOURNAL, 5]), is_start=st.booleans())
     def registers(self, journal: int, is_start: bool) -> None:
         before = self.record
         self.record = registered(before, OwnJournal(number=journal), is_start=is_start)
         if before.state is JournalState.CLOSING:
-            assert self.record == before, "heirs may be reading"
+            kept = replace(before, topics=(), given_up=(), is_whole=False, on_loss=self.record.on_loss)
+            assert self.record == kept, "heirs may be reading"
         elif before.journal != journal:
             assert self.record.term > before.term, "no term twice"
             assert not self.record.copies, "its chain is another"
         self.record = replace(self.record, copies=True)  # the chain is begun
+        self.is_back = True
 
-    @rule(topics=st.lists(st.sampled_from(TOPICS), min_size=1))
-    def plan(self, topics: list[TopicId]) -> None:
-        self.record = taken_over(self.record, [each for each in topics if each in self.at_broker])
+    @precondition(lambda self: self.is_back)
+    @rule()
+    def acknowledges(self) -> None:
+        if self.record.state is JournalState.CLOSING:
+            self.acknowledged.update(self.at_broker)
+            self.given_up &= self.read
+
+    @precondition(lambda self: self.is_back and self.record.state is JournalState.OPEN)
+    @rule()
+    def stops_in_order(self) -> None:
+        self.record, self.is_back = replace(self.record, is_whole=True), False
+
+    @precondition(lambda self: not self.is_back)
+    @rule(topics=st.lists(st.sampled_from(TOPICS), min_size=1), gives_up=st.booleans())
+    def plan(self, topics: list[TopicId], gives_up: bool) -> None:
+        named = [each for each in topics if each in self.at_broker]
+        self.record = taken_over(self.record, named, named if gives_up else ())
+        self.acknowledged.difference_update(named)  # the plan shows the loss
+        self.given_up.update(named if gives_up else ())
 
     @precondition(lambda self: self.record.state is JournalState.CLOSING and not self.record.is_fenced)
     @rule(more=st.integers(0, 9))
@@ -214,11 +257,15 @@ class Records(RuleBasedStateMachine):
         assert self.record.term not in self.fences, "one recorded end a term"
         self.fences[self.record.term] = self.record.until
 
-    @precondition(lambda self: self.record.is_fenced and self.record.topics)
+    @precondition(lambda self: not self.is_back and self.record.is_fenced and self.record.topics)
     @rule()
     def take_away(self) -> None:
         for name in self.record.topics:
             if self.at_broker.pop(TopicId(int(name)), None) is not None:
+                assert TopicId(int(name)) not in self.acknowledged, (
+                    "a plan names what the chain does not have"
+                )
+                assert TopicId(int(name)) in self.given_up or name not in self.record.given_up
                 self.read.add(TopicId(int(name)))
 
     @rule()
@@ -226,10 +273,18 @@ class Records(RuleBasedStateMachine):
         if self.read:
             self.read.pop()
 
-    @rule(is_back=st.booleans())
-    def settle(self, is_back: bool) -> None:
-        self.record = settled(self.record, is_back=is_back, under_way=self.read, left=self.at_broker)
+    @rule()
+    def settle(self) -> None:
+        self.record = settled(self.record, is_back=self.is_back, under_way=self.read, left=self.at_broker)
         self.record = replace(self.record, copies=True)
+        if self.record.state is JournalState.OPEN:
+            self.acknowledged.clear()  # the next chain begins with all that the journal has
+            self.given_up.clear()
+
+    @invariant()
+    def a_chain_that_has_ended_is_not_whole(self) -> None:
+        if self.record.is_whole:
+            assert not self.acknowledged
 
     @invariant()
     def what_heirs_read_stays(self) -> None:
