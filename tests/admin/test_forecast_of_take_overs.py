@@ -81,7 +81,9 @@ async def test_removal_counts_as_lost_only_what_neither_the_store_nor_the_copied
     facts = RemovalFacts(broker_id="7", is_removed=False, said_at_ms=2, topics=topics, is_copied=True)
     context: Any = SimpleNamespace(port=SimpleNamespace(removal=AsyncMock(return_value=facts)))
     found = await forecast_remove(context, BrokerChangeRequest(broker_id="7"))
-    assert found.blast_radius["messages"] == 3
+    assert found.blast_radius["messages"] is None, "one topic was never reported"
+    assert found.pinned is not None
+    assert found.pinned["lost"] == 3, "at least"
     plan = {each["path"]: (each["before"], each["after"]) for each in found.diff[1:]}
     after = {"owner": "another broker"}
     assert plan == {
@@ -99,6 +101,7 @@ async def test_removal_counts_as_lost_only_what_neither_the_store_nor_the_copied
     assert found.later is not None
     assert "behind the object store and the copy of its journal there are lost" in found.later
     assert "Of 1 topic it reported nothing" in found.later
+    assert "At least 3 messages would be lost" in found.later
 
 
 async def removal_of(
@@ -218,3 +221,23 @@ async def test_a_removal_gives_a_copy_up_only_if_its_plan_has_found_it_damaged()
     assert is_stale(found[False].revision, found[True])
     assert "the removal gives it up" in (found[True].later or "")
     assert "the removal gives it up" not in (found[False].later or "")
+
+
+@pytest.mark.anyio
+async def test_a_loss_of_which_a_part_cannot_be_counted_passes_no_quota() -> None:
+    unreported = [left(f"/default/{n}", copied_to=4, reported_to=None) for n in range(99)]
+    one = left("/default/t", copied_to=9, reported_to=10, missing=1)
+    found = await removal_of(one, *unreported, said_at_ms=2)
+    assert found.blast_radius["messages"] is None
+    facts = AsyncMock(return_value=[one, *unreported])
+    context: Any = SimpleNamespace(port=SimpleNamespace(take_over_facts=facts))
+    taken = await forecast_take_over(context, TopicRequest(topic="t"))
+    assert taken.blast_radius["messages"] is None
+    assert taken.pinned is not None
+    assert taken.pinned["missing"]["messages"] == 1, "at least"
+    for plan in (found, taken):
+        assert plan.later is not None
+        assert "At least 1 message would be lost" in plan.later
+    counted = await removal_of(one, said_at_ms=2)
+    assert counted.blast_radius["messages"] == 1
+    assert "At least" not in (counted.later or "")

@@ -13,7 +13,13 @@ from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import Change, Effect, Place
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.operations.brokers import BrokerChangeRequest
-from pydanube_admin.operations.topic_take_over import continued, lost_messages, may_lack
+from pydanube_admin.operations.topic_take_over import (
+    continued,
+    counted_loss,
+    lost_messages,
+    may_lack,
+    partial_loss,
+)
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
 
@@ -74,10 +80,10 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
         blast_radius=blast_radius(
             topics=len(facts.topics),
             subscriptions=sum(each.subscriptions for each in facts.topics),
-            messages=lost_messages(facts.topics),
+            messages=counted_loss(facts.topics),
             bytes=None,
         ),
-        later=f"{unread}The messages of its topics behind {_places(facts)} are lost but for its data directory: started on "
+        later=f"{unread}{partial_loss(facts.topics)}The messages of its topics behind {_places(facts)} are lost but for its data directory: started on "
         f"that once more, the broker writes them to lost+found/ in the store. {_reported(facts)}. Subscriptions continue at "
         "the positions of that report, so that messages which were acknowledged since are delivered again. If it still "
         "runs without etcd it may acknowledge messages until it reaches etcd: end it first. It may not register again",

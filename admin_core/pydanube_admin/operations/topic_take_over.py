@@ -61,6 +61,22 @@ def lost_messages(facts: Iterable[TakeOverFacts]) -> int | None:
     return None if any(unreported) and not missing else missing
 
 
+def counted_loss(facts: Iterable[TakeOverFacts]) -> int | None:
+    """Return how many messages are lost, None as soon as one topic's loss cannot be counted. Quotas count this number."""
+    facts = tuple(facts)
+    is_unknown = any(each.reported_to is None and may_lack(each) for each in facts)
+    return None if is_unknown else lost_messages(facts)
+
+
+def partial_loss(facts: Iterable[TakeOverFacts]) -> str:
+    """Return a sentence with the known part of a loss that cannot be counted, or nothing."""
+    facts = tuple(facts)
+    known = lost_messages(facts)
+    if not known or counted_loss(facts) is not None:
+        return ""
+    return f"At least {counted(known, 'message')} would be lost, and the rest of the loss cannot be counted. "
+
+
 def may_lack(each: TakeOverFacts) -> bool:
     """Return whether the topic may lose messages. The copy may have all of them, and a mirror's are copied again."""
     return not (each.is_whole or each.is_mirror)
@@ -85,6 +101,8 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
         if damage is None
         else f"The copy of the lost broker's journal is damaged ({damage}). {counted(len(without_copy), 'topic')} would continue "
         "without it, and messages that only the copy has count as lost: restore the object from a backup first if you can. "
+        "If the broker has returned since, its report no longer has these topics: their subscriptions begin again at their "
+        "start offsets, and the sessions of their producers end. "
     )
     return Forecast(
         diff=[
@@ -98,9 +116,10 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
         blast_radius=blast_radius(
             topics=len(facts),
             subscriptions=sum(each.subscriptions for each in facts),
-            messages=lost_messages(facts),
+            messages=counted_loss(facts),
         ),
         later=unread
+        + partial_loss(facts)
         + (
             _WHOLE
             if all(each.is_whole for each in facts)
