@@ -98,6 +98,7 @@ class AdminCore:
         self._tidied: anyio.Event | None = None
         self._peers: Peers | None = None
         self._collecting: asyncio.TimerHandle | None = None
+        self._calls_ended = False
         if port is not None:
             self.attach(port)
 
@@ -137,13 +138,29 @@ class AdminCore:
         call = check_permission(self._port, parse_call(operation, arguments, plan_token=plan_token))
         return with_broker_ids(self._port, check_system_topics(call))
 
-    async def aclose(self) -> None:
-        """Stop tasks without a waiting caller, then write the waiting audit records, before the broker stops."""
-        if self._port is not None:
-            if self._collecting is not None:
-                self._collecting.cancel()
+    async def end_calls(self) -> None:
+        """Stop tasks without a waiting caller, and write the waiting audit records. Then end calls with `Draining`.
+
+        Records of clients' changes are written until `aclose`. A cancellation ends the waiting, and the calls too.
+        """
+        if self._port is None or self._calls_ended:
+            return
+        self._calls_ended = True
+        try:
             await self.executor.tasks.aclose()
-            await self.audit.aclose()
+            await self.audit.settled()
+        finally:
+            self.audit.end_calls()
+
+    async def aclose(self) -> None:
+        """End calls, and write the last audit records as far as possible, after the ports and before the journal."""
+        try:
+            await self.end_calls()
+        finally:
+            if self._port is not None:
+                if self._collecting is not None:
+                    self._collecting.cancel()
+                await self.audit.aclose()
         if self._peers is not None:
             await self._peers.aclose()
 

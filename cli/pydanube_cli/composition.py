@@ -58,6 +58,7 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_STUCK: Final = 1
 HTTP_GRACE_S: Final = 2.0  # calls there take milliseconds
 LAST_WORD_S: Final = 1.0  # the watchdog, which prints a reason, comes first
+LAST_RECORDS_S: Final = 0.5  # the audit's, also if the drain took all of --grace
 AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after the work that --grace bounds
 
 
@@ -192,8 +193,12 @@ async def administered(
             task.cancel()
         ends_at = anyio.current_time() + grace_s
         with anyio.move_on_after(grace_s / 2):  # a task or the audit may be slow to end
-            await core.aclose()
-        await broker.drain(ends_at - anyio.current_time())
+            await core.end_calls()
+        try:
+            await broker.drain(ends_at - anyio.current_time())
+        finally:  # clients made changes until now
+            with anyio.move_on_after(max(ends_at - anyio.current_time(), LAST_RECORDS_S)):
+                await core.aclose()
 
 
 def _check_ports(settings: Settings, *, http: bool) -> None:

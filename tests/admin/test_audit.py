@@ -15,6 +15,7 @@ from pydanube_admin.engine.audit.audit_chain import FIRST, ChainCheck, KeyTerms,
 from pydanube_admin.operations.audit import MAX_LOOKED_AT
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import DiskFull, JournalReadOnly, Unavailable
+from pydanube_core.facts import DataChange
 
 from tests.admin.real_broker import Administered, administered, cluster
 from tests.support.waiting import turns_during
@@ -199,6 +200,81 @@ async def test_a_call_whose_record_hangs_ends_with_the_core(
         closing.cancel()  # the broker waits no longer
         refused = await change
     assert (refused.code, refused.retryable) == ("DRAINING", True)
+
+
+async def test_calls_end_also_if_a_task_takes_all_the_time(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, stopping = asyncio.Event(), asyncio.Event()
+
+    async def hang(payloads: Sequence[bytes], *, at: int) -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    async def slow() -> None:
+        stopping.set()
+        await asyncio.Event().wait()
+
+    with anyio.fail_after(60), monkeypatch.context() as patch:
+        patch.setattr(cluster.broker.port, "append_audit", hang)
+        patch.setattr(cluster.core.executor.tasks, "aclose", slow)
+        change = asyncio.create_task(cluster.refused("topics.create", topic="orders"))
+        await hangs.wait()
+        async with anyio.create_task_group() as closing:
+            closing.start_soon(cluster.core.aclose)
+            await stopping.wait()
+            closing.cancel_scope.cancel()
+        refused = await change
+    assert (refused.code, refused.retryable) == ("DRAINING", True)
+
+
+def made_by_a_client(topic: str) -> DataChange:
+    return DataChange(operation="topics.create", at_ms=0, principal=None, client="", address="a", topic=topic)
+
+
+async def test_a_clients_change_after_the_end_of_calls_is_recorded_by_the_last_try(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port fails until the last try, and no other one comes: the retry is an hour away."""
+    failed = asyncio.Event()
+    port = cluster.broker.port
+
+    async def fails(payloads: Sequence[bytes], *, at: int) -> None:
+        failed.set()
+        raise JournalReadOnly("the journal is read-only")
+
+    monkeypatch.setattr("pydanube_admin.engine.audit.audit_log.RETRY_S", 3600)
+    with anyio.fail_after(60):
+        await cluster.core.end_calls()
+        assert (await cluster.refused("topics.list")).code == "DRAINING"
+        cluster.broker.data_changes.note(made_by_a_client("/default/first"))
+        with monkeypatch.context() as patch:
+            patch.setattr(port, "append_audit", fails)
+            cluster.core.audit.collect()
+            await failed.wait()
+            cluster.broker.data_changes.note(made_by_a_client("/default/second"))
+        await cluster.core.aclose()
+    _, stored = await port.read_audit(start=0, max_messages=100)
+    records = [json.loads(record) for _, record in stored]
+    assert [(each["phase"], each["arguments"]["topic"]) for each in records] == [
+        (phase, topic) for topic in ("/default/first", "/default/second") for phase in ("call", "outcome")
+    ]
+
+
+async def test_records_that_are_dropped_are_counted_in_the_log(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(payloads: Sequence[bytes], *, at: int) -> None:
+        raise JournalReadOnly("the journal is read-only")
+
+    monkeypatch.setattr(cluster.broker.port, "append_audit", fails)
+    cluster.broker.data_changes.note(made_by_a_client("/default/first"))
+    with anyio.fail_after(60):
+        await cluster.core.aclose()
+    cluster.broker.data_changes.note(made_by_a_client("/default/second"))
+    cluster.core.audit.collect()
+    dropped = [each for each in caplog.records if each.message == "audit_records_dropped"]
+    assert [each.__dict__["records"] for each in dropped] == [2, 2]
 
 
 async def test_an_altered_record_is_found(cluster: Administered, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,11 @@ Several cores may write: a group is appended only to the end that it links to.
 
 A write returns when its record is on stable storage. Reads do not wait: their records are written with the
 next group, which begins as soon as the one before is stored. Records that cannot be written stay in the queue
-and are retried. When the queue is full, reads are refused too, so that no call is ever without a record. At the
-end of the broker nothing is retried: waiting calls end with `Draining`.
+and are retried. When the queue is full, reads are refused too, so that no call is ever without a record.
+
+The audit ends in two steps. `end_calls` ends waiting calls with `Draining` and refuses new ones. Records of changes
+that were made are still written, because clients change subscriptions until the broker's ports are closed. `aclose`
+tries once more to write the waiting records, and logs the number of records that it drops.
 
 Changes are never left out. A program that reads the lag each second would fill the audit with those reads
 alone, and a loop of bad calls would grow it without limit. Therefore one of equal reads is recorded per
@@ -19,9 +22,11 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
 
+import anyio
 from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.cluster_port import ClusterPort
@@ -94,6 +99,8 @@ MAX_WAITING: Final = 10_000
 GROUP: Final = 500
 RETRY_S: Final = 0.5
 ATTEMPTS: Final = 32  # each that fails means that another core's group was written
+LAST_TRY_S: Final = 2.0  # an append waits at most 1 s for the object store
+CANCEL_S: Final = 1.0  # a cancelled append only releases its place in the journal's queue
 
 
 class AuditLog:
@@ -105,11 +112,14 @@ class AuditLog:
         self.reads = ReadSampling(reads)
         self.refusals = RefusalBound()
         self._waiting: deque[tuple[Mapping[str, Any], asyncio.Future[None] | None]] = deque()
+        self._group: Sequence[tuple[Mapping[str, Any], asyncio.Future[None] | None]] = ()  # being written
         self._task: asyncio.Task[None] | None = None
         self._head: Head | None = None  # None: to be read from the topic first
         self.error: ClusterError | None = None  # why the last group could not be written
         self._source: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # source of gathered records
         self._tried = asyncio.Event()  # to write a group, with or without success
+        self._calls_ended = False
+        self._last_try = asyncio.Event()
         self._closed = False
 
     @property
@@ -127,18 +137,16 @@ class AuditLog:
             self.note(*self._source())
 
     def check_room(self) -> None:
-        """Raise `AuditUnavailable` if no more records are accepted, or `Draining` once it is closed."""
-        if self._closed:
+        """Raise `AuditUnavailable` if no more records are accepted, or `Draining` after `end_calls`."""
+        if self._calls_ended:
             raise _draining()
         if len(self._waiting) >= MAX_WAITING:
             raise self._unavailable(self.error)
 
     def note(self, *records: Mapping[str, Any]) -> None:
-        """Write records soon, without waiting for them. Once it is closed, drop them.
-
-        Of a change that was made, the next start finds the beginning and records the end.
-        """
+        """Write records soon, without waiting for them. After `aclose`, drop them and log their number."""
         if self._closed:
+            _log_dropped(len(records))
             return
         self._waiting.extend((record, None) for record in records)
         self._start()
@@ -163,23 +171,36 @@ class AuditLog:
                 self._tried = asyncio.Event()
             await self._tried.wait()
 
-    async def aclose(self) -> None:
-        """Write the waiting records, as far as possible. A call whose record is not written ends with `Draining`."""
-        try:
-            await self.settled()
-            await self.index.aclose()
-        finally:  # also if the time for it is over
-            self._closed = True
-            self._give_up()
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.wait([self._task])
-
-    def _give_up(self) -> None:
-        for _, done in self._waiting:
+    def end_calls(self) -> None:
+        """End waiting calls with `Draining`, and refuse new ones. Records without a waiting call are still written."""
+        self._calls_ended = True
+        for _, done in (*self._group, *self._waiting):
             if done is not None and not done.done():
                 done.set_exception(_draining())
-        self._waiting.clear()
+        self._waiting = deque(each for each in self._waiting if each[1] is None)
+
+    async def aclose(self) -> None:
+        """End calls, and try once to write the waiting records, for at most 2 s. Log the number of dropped records.
+
+        A cancellation ends the attempt.
+        """
+        self.end_calls()
+        try:
+            if not self._closed:
+                self.note(*self._source())  # also above `MAX_WAITING`: the source is bounded
+                self.error = None
+                self._last_try.set()
+            with anyio.move_on_after(LAST_TRY_S):
+                await self.settled()
+            await self.index.aclose()
+        finally:
+            self._closed = True
+            if self._task is not None:
+                self._task.cancel()
+                with anyio.move_on_after(CANCEL_S, shield=True):
+                    await asyncio.wait([self._task])
+            _log_dropped(sum(done is None for _, done in self._waiting))
+            self._waiting.clear()
 
     def _start(self) -> None:
         if self._task is None:
@@ -191,18 +212,18 @@ class AuditLog:
         self._tried.set()
         if not task.cancelled() and task.exception() is not None:
             _log.error("audit_failed", exc_info=task.exception())
-        if self._closed:
-            self._give_up()
-        elif self._waiting and not task.cancelled():
+        is_over = self._closed or (self._last_try.is_set() and self.error is not None)
+        if self._waiting and not task.cancelled() and not is_over:
             self._start()
 
     async def _run(self) -> None:
         await asyncio.sleep(0)  # records of the same turn go in the same group
         while self._waiting:
-            group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+            self._group = group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
             try:
                 await self._append([record for record, _ in group])
             except asyncio.CancelledError:
+                self._group = ()
                 self._waiting.extendleft(reversed(group))
                 raise
             except Exception as error:
@@ -218,9 +239,15 @@ class AuditLog:
                         done.set_exception(unavailable)
                 # Waiting calls were refused. Reads have happened all the same, and are still to be recorded.
                 self._waiting.extendleft(reversed([each for each in group if each[1] is None]))
-                await asyncio.sleep(RETRY_S)
+                self._group = ()
+                if self._last_try.is_set():
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._last_try.wait()
                 continue
             self.error = None
+            self._group = ()
             for _, done in group:
                 if done is not None and not done.done():
                     done.set_result(None)
@@ -296,3 +323,8 @@ class AuditLog:
 
 def _draining() -> Draining:
     return Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)
+
+
+def _log_dropped(records: int) -> None:
+    if records:
+        _log.error("audit_records_dropped", extra={"records": records})
