@@ -401,9 +401,13 @@ def _asked(
             raise
         if not yes:
             if common.as_json or not _on_a_terminal():
+                line = f"{operation.command_line(arguments)}{common.where} --yes"
                 if not common.as_json:
                     describe(operation, arguments, plan)
-                line = f"{operation.command_line(arguments)}{common.where} --yes"
+                    error.message = (
+                        f"{operation.name} destroys something, so it needs consent to the plan above. Nothing was changed. To do "
+                        f"it, type: {line}"
+                    )
                 error.next.append(
                     operation.next_call(
                         {**arguments, "plan_token": plan["plan_token"]}, "does it without a confirmation"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from pydanube_admin.engine.many_plans import MOST
@@ -127,3 +128,30 @@ async def test_no_call_is_proposed_that_its_operation_refuses(cluster: Administe
     assert refused.code == "INVALID_ARGUMENT"
     for step in refused.next:
         assert "*" not in str(step["arguments"].get("topic", ""))
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "meant"),
+    [
+        ("topics.delete", {"topics": "test-*"}, {"operation": "topics.delete", "topics": "test-*"}),
+        (
+            "topics.set_policies",
+            {"topics": ["test-a", "old"], "policies": {"max_publish_rate": 10}},
+            {
+                "operation": "topics.set_policies",
+                "topics": "test-a,old",
+                "arguments": {"policies": {"max_publish_rate": 10}},
+            },
+        ),
+    ],
+)
+async def test_topics_among_the_arguments_are_named_as_those_of_the_plan(
+    cluster: Administered, operation: str, arguments: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    error = await cluster.refused("plans.create", operation=operation, arguments=arguments)
+    assert (error.code, error.details["field"]) == ("INVALID_ARGUMENT", "arguments.topics")
+    assert error.details["did_you_mean"] == ["topics"]
+    (step,) = error.next
+    assert (step["operation"], step["arguments"]) == ("plans.create", meant)
+    plan = await cluster("plans.create", **step["arguments"])
+    assert len(plan["arguments"]["topics"]) == 2

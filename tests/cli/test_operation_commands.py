@@ -102,6 +102,16 @@ def test_delete_without_consent_is_refused_and_shows_the_plan(danube: Danube, ad
     assert danube("topics", "list", "--json", "--admin", admin_url).result["total"] == 1
 
 
+def test_delete_without_a_terminal_names_the_command_to_type(danube: Danube, admin_url: str) -> None:
+    ran = danube("topics", "delete", "orders", "--admin", admin_url)
+    assert ran.code == 4
+    line = f"danube topics delete orders --admin {admin_url} --yes"
+    assert "would destroy: " in ran.err
+    assert f"Nothing was changed. To do it, type: {line}\n" in ran.err
+    for word in ("details", "in next"):
+        assert word not in ran.err, "there is no JSON on this screen"
+
+
 def test_commands_that_are_proposed_name_the_broker_as_it_was_named(danube: Danube, admin_url: str) -> None:
     ran = danube("topics", "describe", "ordres", "--json", "--broker", admin_url, "--admin", admin_url)
     assert ran.error["next"]

@@ -29,7 +29,7 @@ from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.many_plans import MEMBERS, apply_many, plan_many, topics_named
 from pydanube_admin.engine.models import Change, Effect, Page, Place, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import Call, known, next_call, operation
+from pydanube_admin.engine.operation import DECLARED, Call, known, next_call, operation
 from pydanube_admin.engine.paging import Listing, glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import AppliedPlan, Plan, PlanRecord, ShownPlan, no_plan, shown_plan
@@ -117,11 +117,36 @@ class DiscardedPlan(Result):
     ),
 )
 async def create_plan(context: Context, request: CreatePlanRequest) -> Plan:
+    _check_topics_place(request)
     if request.topics is not None:
         return await plan_many(context, await _for_each(context, request, request.topics))
     return await context.executor.plan(
         context, _plannable(context, request.operation, request.arguments or {})
     )
+
+
+def _check_topics_place(request: CreatePlanRequest) -> None:
+    """Raise `InvalidArgument` if the topics of a plan are given as an argument of the change of each of them."""
+    change, arguments = DECLARED.get(request.operation), dict(request.arguments or {})
+    given = arguments.pop("topics", None)
+    if given is None or change is None or "topics" in change.request_names:
+        return
+    if "topic" not in change.request_names or "topic" in arguments:
+        return
+    error = InvalidArgument(
+        f"{change.name}: arguments has no 'topics', because it is the change of one topic. topics is an argument of the plan, "
+        "beside operation and arguments",
+        field="arguments.topics",
+        value=shown(given),
+        did_you_mean=["topics"],
+    )
+    names = [given] if isinstance(given, str) else given
+    if request.topics is None and isinstance(names, list) and all(isinstance(each, str) for each in names):
+        meant: dict[str, Any] = {"operation": change.name, "topics": ",".join(names)[:16_384]}
+        if arguments:
+            meant["arguments"] = arguments
+        error.followed_by(next_call("plans.create", meant, "one plan for all of these topics"))
+    raise error
 
 
 async def _for_each(context: Context, request: CreatePlanRequest, globs: str) -> list[Call]:
