@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
@@ -210,3 +211,53 @@ async def test_a_topic_on_its_way_from_a_whole_copy_is_not_given_up(
     monkeypatch.undo()
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
+
+
+async def test_a_broker_that_returns_beside_a_stuck_topic_keeps_the_others_at_its_next_loss(
+    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = await damaged(cluster, tmp_path, flipped)
+    one = cluster.brokers[1]
+    await one.port.take_over("t")
+    await until(lambda: held_up(cluster) is not None)
+    looks = 0
+
+    async def nothing(*_: object) -> None:
+        nonlocal looks
+        looks += 1
+
+    with monkeypatch.context() as paused:  # the broker is back before the leader seals the second topic
+        for broker in cluster.brokers.values():
+            paused.setattr(broker.moves.removed, "look", nothing)
+        await until(lambda: looks > 0)
+        await one.port.take_over("other")
+        assert len((await record_of(cluster, int(gone))).topics) == 2
+        await cluster.start(3)
+        await cluster.all_know_all()
+    stuck = one.registry.catalog.index.find_topic(TopicName.parse("t"))
+    assert stuck is not None
+    with anyio.fail_after(30):
+        while (await record_of(cluster, int(gone))).topics != (str(stuck.topic_id),):  # noqa: ASYNC110  (it is in the store)
+            await anyio.sleep(0.05)
+    assert (await record_of(cluster, int(gone))).state is JournalState.CLOSING
+    await until(lambda: cluster.serves_name("other"))
+    async with connect(cluster.brokers[3].broker_url) as client, client.producer("other") as producer:
+        await producer.send_many(AFTER)
+
+    await lost(cluster, 3)
+    looks = 0
+    for broker in cluster.brokers.values():
+        look = broker.moves.removed.look
+
+        async def counted(*given: Any, look: Any = look) -> None:
+            nonlocal looks
+            await look(*given)
+            looks += 1
+
+        monkeypatch.setattr(broker.moves.removed, "look", counted)
+    await until(lambda: looks > 2)
+    assert not cluster.serves_name("other"), "no plan names it since"
+    await cluster.start(3)
+    await cluster.all_know_all()
+    await until(lambda: cluster.serves_name("other"))
+    assert await read_all(cluster, "other", 15 + len(AFTER)) == TIERED + COPIED + AFTER
