@@ -31,6 +31,14 @@ def test_a_token_that_is_replaced_ends_with_the_overlap_and_never_later_than_it_
         verify(text, tokens, now_ms=end_ms)
 
 
+@pytest.mark.parametrize(("until_ms", "end_s"), [(None, None), (2500, 2.5)])
+def test_an_open_stream_ends_in_the_same_moment_as_its_token(
+    until_ms: int | None, end_s: float | None
+) -> None:
+    record, text = made(until_ms=until_ms)
+    assert verify(text, {record.token_id: record}, now_ms=2000).expires_at_s == end_s
+
+
 def test_a_token_of_another_secret_is_no_token() -> None:
     record, text = made(until_ms=None)
     other = text[:-1] + ("A" if text[-1] != "A" else "B")
