@@ -37,9 +37,8 @@ def parsed(message: bytes) -> dict[str, Any] | JSONRPCError:
     try:
         check_values(message, "message")
         jsonrpc_message_adapter.validate_json(message, by_name=False)
-    except (
-        InvalidArgument
-    ) as error:  # over stdio, whose thread reads the id. Over HTTP the guard has refused it
+    except InvalidArgument as error:
+        # Over stdio, whose thread reads the id. Over HTTP the guard has refused it
         valid, too_many = False, error
     except ValidationError:
         valid = False
