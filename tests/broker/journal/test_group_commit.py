@@ -422,3 +422,16 @@ def test_any_order_of_records_turns_and_syncs_is_durable_as_written_and_stops_at
         assert disk.open_fds == set()
 
     anyio.run(main)
+
+
+async def test_a_writer_that_is_closed_twice_closes_each_segment_once(tmp_path: Path) -> None:
+    """A descriptor that is closed twice may be another file's by then."""
+    disk, syncer = FaultyDisk(), HeldSyncer()
+    writer = GroupCommit(disk, syncer, on_durable=lambda lsn: None, on_failed=lambda error: None)
+    for base in (0, 8):
+        writer.switch(disk.create(tmp_path / str(base)), base)
+        writer.put(base, [b"record.."], 8)
+    assert len(disk.open_fds) == 2
+    writer.close()
+    writer.close()
+    assert disk.open_fds == set()

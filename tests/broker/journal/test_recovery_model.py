@@ -448,3 +448,19 @@ def test_a_file_that_cannot_be_read_is_named_and_is_no_missing_one(
     assert isinstance(caught.value, CorruptJournal | Unavailable)
     assert caught.value.details["segment"] == f"{SIZE:020d}.{file}"
     assert disk.open_fds == set()
+
+
+@pytest.mark.parametrize("whole_head", [True, False])
+def test_a_head_whose_body_was_torn_leaves_the_one_before_it_to_count(
+    fast_path: Path, whole_head: bool
+) -> None:
+    segments = written([RecordKind.CURSOR], [], [])
+    segments[1].add(RecordKind.HEAD, b"n" * 900, segments[0].records[0].end)
+    segments[1].damaged = bytearray(segments[1].whole)
+    if not whole_head:
+        segments[1].damaged[SECTOR : 2 * SECTOR] = bytes(SECTOR)
+    write_to(fast_path, segments)
+    found = recovered(fast_path)
+    assert (found.head, found.head_lsn) == (b"head 0", FILE_HEADER_BYTES)
+    assert found.tail == [(RecordKind.CURSOR, segments[0].records[1].lsn, b"body")]
+    assert found.records == len(segments[0].records) + whole_head
