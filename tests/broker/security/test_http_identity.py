@@ -290,3 +290,19 @@ async def test_a_body_without_a_word_of_more_is_whole(
     assert (await http("/mcp", "x", pieces=(b"all",)))[0] == 200
     assert seen == [b"all"]
     assert http.calls[-1][2] == b"all"
+
+
+async def test_the_start_of_the_server_reaches_the_application_as_it_came(broker: Broker) -> None:
+    """ASGI's lifespan is no request, and has no caller."""
+    reached: list[Any] = []
+
+    async def app(*what: Any) -> None:
+        reached.extend(what)
+
+    async def receive() -> Any: ...
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "lifespan"}
+    await IdentifiedApp(app, broker.locks)(scope, receive, send)
+    assert reached == [scope, receive, send]

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydanube_broker.security.authenticator import certificate_name
 from pydanube_broker.security.jwt_keys import (
     MOST_CHARS,
+    MOST_KEYS,
     MOST_TIME_S,
     JwtRules,
     JwtVerifier,
@@ -308,6 +309,14 @@ def test_a_published_set_of_secrets_or_nameless_keys_is_refused_so_that_the_keys
 ) -> None:
     with pytest.raises(InvalidArgument, match="no key in it is public"):
         read_published_keys(key_set(useless), where="auth.jwks_url")
+
+
+def test_a_set_has_64_keys_at_most() -> None:
+    keys = [jwk("RS256", str(number)) for number in range(MOST_KEYS + 1)]
+    for read in (read_keys, read_published_keys):
+        assert len(read(key_set(*keys[:MOST_KEYS]), where="k")) == MOST_KEYS
+        with pytest.raises(InvalidArgument, match="65 keys"):
+            read(key_set(*keys), where="k")
 
 
 @given(st.integers(0, 400), st.integers(1, 127))

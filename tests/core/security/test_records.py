@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from pydanube_core.security.identity import Maker
 from pydanube_core.security.permissions import Binding, Principal, Role, Scope
 from pydanube_core.security.records import (
+    BINDINGS,
+    REVOCATIONS,
+    ROLES,
+    TOKENS,
     TokenRecord,
+    binding_key,
     decode_binding,
     decode_revocation,
     decode_role,
@@ -16,6 +21,9 @@ from pydanube_core.security.records import (
     encode_revocation,
     encode_role,
     encode_token,
+    revocation_key,
+    role_key,
+    token_key,
 )
 from pydanube_core.security.revocations import Revocation, RevocationKind
 from pydanube_core.security.scopes import READ, SCOPES
@@ -24,7 +32,7 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
 TIMES = st.integers(0, 1 << 45)
 PRINCIPALS = st.builds(Principal, TEXTS, st.sampled_from(["user", "service_account"]))
 MAKERS = st.builds(Maker, PRINCIPALS, st.none() | st.frozensets(st.sampled_from(SCOPES)))
-TOKENS = st.builds(
+TOKEN_RECORDS = st.builds(
     TokenRecord,
     token_id=TEXTS,
     name=TEXTS,
@@ -44,7 +52,7 @@ def made_by(*makers: Maker) -> TokenRecord:
     )
 
 
-@given(TOKENS)
+@given(TOKEN_RECORDS)
 @example(made_by())
 @example(made_by(Maker(Principal("bob"))))
 @example(made_by(Maker(Principal("bob"), frozenset())))
@@ -88,3 +96,12 @@ def test_a_binding_keeps_its_principal_its_roles_and_its_place(binding: Binding)
 )
 def test_a_revocation_keeps_the_credential_and_its_times(revocation: Revocation) -> None:
     assert decode_revocation(encode_revocation(revocation)) == revocation
+
+
+def test_each_kind_of_record_is_in_the_folder_that_brokers_follow() -> None:
+    assert role_key("r") == ROLES + "r"
+    assert binding_key("b") == BINDINGS + "b"
+    assert token_key("t") == TOKENS + "t"
+    assert revocation_key("jti:7") == f"{REVOCATIONS}e3b2cfaf5ae8dc29b731b20bc3c76cfa", (
+        "as builds before wrote it"
+    )
