@@ -83,6 +83,9 @@ async def test_the_token_of_the_whole_is_the_only_one(cluster: Administered) -> 
 
 
 async def test_what_cannot_be_planned_for_many_says_why(cluster: Administered) -> None:
+    unknown = await cluster.refused("plans.create", operation="topics.delet", topics="test-*")
+    one = await cluster.refused("plans.create", operation="topics.delet", arguments={"topic": "old"})
+    assert (unknown.code, unknown.message) == (one.code, one.message)
     nothing = await cluster.refused("plans.create", operation="topics.delete", topics="nothing-*")
     assert (nothing.code, nothing.details["field"]) == ("TOPIC_NOT_FOUND", "topics")
     without = await cluster.refused("plans.create", operation="namespaces.delete", topics="*")

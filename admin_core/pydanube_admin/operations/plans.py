@@ -152,6 +152,8 @@ def _check_topics_place(request: CreatePlanRequest) -> None:
 async def _for_each(context: Context, request: CreatePlanRequest, globs: str) -> list[Call]:
     """Return the change for each named topic."""
     arguments = request.arguments or {}
+    if request.operation not in DECLARED:
+        context.executor.parse(request.operation, arguments)  # raises: it names close operations
     if "topic" in arguments or "topic" not in known(request.operation).request_names:
         raise InvalidArgument(
             "topics: the change is planned for each of them, so it takes a topic, and arguments has none",
