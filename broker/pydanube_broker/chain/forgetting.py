@@ -6,20 +6,24 @@ The pieces of fences and strays are never deleted: a late piece of a process tha
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
 from pydanube_core.errors import ClusterError
 
-from pydanube_broker.chain.piece import FENCE_BODY_BYTES, HEADER_BYTES, chain_folder, decode_header
+from pydanube_broker.chain.piece import (
+    FENCE_BODY_BYTES,
+    HEADER_BYTES,
+    chain_folder,
+    decode_header,
+    number_in_key,
+)
 from pydanube_broker.chain.store import ChainStore
 
 log = logging.getLogger("pydanube.chain")
 
 _RETRY_S: Final = 30.0
-_NUMBER: Final = re.compile(r"[0-9]{20}")
 
 
 class Forgetting:
@@ -60,10 +64,9 @@ class Forgetting:
         pieces: list[str] = []
         before = None
         for key in await self._store.names(self._folder):
-            name = key.removeprefix(f"{self._folder}/")
-            if _NUMBER.fullmatch(name) is None:
-                continue  # no piece: a folder may be on a share where others put their files
-            own = int(name)
+            own = number_in_key(key, self._folder)
+            if own is None:
+                continue
             if own >= number or key in self._kept:
                 before = None
                 continue

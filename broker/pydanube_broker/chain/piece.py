@@ -13,6 +13,7 @@ Pure: bytes in, values out.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ _HEADER: Final = struct.Struct("<8sIIQQQQ16s32s32sII")
 HEADER_BYTES: Final = _HEADER.size
 RANDOM_BYTES: Final = 16
 _CRC_BYTES: Final = 4
+_NUMBER: Final = re.compile(r"[0-9]{20}")
 _ITEM: Final = struct.Struct("<B3xI")  # kind, bytes behind these eight
 _START: Final = struct.Struct("<Q")  # life
 _GROUP: Final = struct.Struct("<QQQ")  # base of the segment, its bytes, lsn, before the records as written
@@ -168,6 +170,12 @@ def piece_key(cluster: str, journal: int, number: int) -> str:
 
 def chain_folder(cluster: str, journal: int) -> str:
     return f"{cluster}/journals/{journal}"
+
+
+def number_in_key(key: str, folder: str) -> int | None:
+    """Return the number of a piece in a chain's folder. None for other files: a store on a share may get some."""
+    name = key.removeprefix(f"{folder}/")
+    return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def encode_piece(

@@ -26,6 +26,7 @@ from pydanube_broker.chain.piece import (
     decode_header,
     decode_piece,
     encode_piece,
+    number_in_key,
     piece_key,
 )
 from pydanube_broker.chain.store import ChainStore
@@ -150,18 +151,27 @@ async def _objects(
             at_once = min(2 * at_once, HEADERS_AT_ONCE)
 
 
-async def check_end(store: ChainStore, cluster: str, journal: int, from_number: int) -> None:
+async def check_end(
+    store: ChainStore, cluster: str, journal: int, from_number: int, *, may_be_new: bool = False
+) -> None:
     """Check that a chain ends because nothing was written behind, and not because pieces were deleted.
 
     Its writer has at most `MOST_IN_FLIGHT` names in flight, so pieces farther behind a missing one prove that it existed.
+    A missing piece with fewer pieces behind it passes as the end: it may never have been acknowledged.
+
+    Args:
+        may_be_new: the chain may have no piece yet, if it begins with number 1.
 
     Raises:
         CorruptObject: the chain has no piece from `from_number` on, or one in between is missing.
         StoreUnavailable: the store cannot be read.
     """
+    folder = chain_folder(cluster, journal)
     while True:
-        names = await store.names(chain_folder(cluster, journal))
-        numbers = {int(name.rpartition("/")[2]) for name in names}
+        found = [number_in_key(name, folder) for name in await store.names(folder)]
+        numbers = {number for number in found if number is not None}
+        if may_be_new and from_number == 1 and not numbers:
+            return
         missing = next(number for number in count(from_number) if number not in numbers)
         if missing > from_number and max(numbers) < missing + MOST_IN_FLIGHT:
             return

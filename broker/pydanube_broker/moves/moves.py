@@ -282,9 +282,9 @@ class Moves:
                 )
                 await self.removed.look(coordinator, due)
                 await leader.look_after(coordinator.moving_places(), brokers)
-            except ClusterError as error:
-                leader = None
-                log.warning("moves_not_looked_after", extra={"code": error.code})
+            except Exception as error:  # tried again at the next look, because this broker still leads
+                leader, is_bug = None, not isinstance(error, ClusterError)
+                log.warning("moves_not_looked_after", exc_info=is_bug, extra={"error": str(error)})
 
     @staticmethod
     def _brokers(coordinator: Coordinator) -> Brokers:

@@ -22,13 +22,14 @@ from pydanube_core.errors import ClusterError, CorruptObject, Fenced, Retryable,
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_broker.chain.folder import ChainFile, restore_lost
-from pydanube_broker.chain.piece import Place
+from pydanube_broker.chain.piece import Place, chain_folder
 from pydanube_broker.chain.probe import check_create_only
-from pydanube_broker.chain.reading import chain_end, fenced_end
+from pydanube_broker.chain.reading import chain_end, check_end, fenced_end
 from pydanube_broker.chain.source import Stretch
 from pydanube_broker.chain.writer import PIECES_TO_READ, ChainOwner, ChainStatistics, ChainWriter
 from pydanube_broker.journal import Journal
 from pydanube_broker.journal.identity import journal_id
+from pydanube_broker.journal.segments import CHAIN_FILE
 from pydanube_broker.tier.chain_calls import ChainCalls
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.ownership import place_of
@@ -128,7 +129,7 @@ class JournalChain:
         """Fence the earlier start of a journal that has a chain, and restore records that its disk has lost.
 
         A chain that others have fenced is read up to its end. It is continued under the term that they leave (`begin_term`).
-        A damaged chain is like a store that is away: the disk has everything, and the chain is tried again.
+        While the disk has everything, a damaged chain is like a store that is away: it is tried again.
 
         Args:
             is_disk_whole: the disk has everything that earlier starts wrote: the machine has not been started since.
@@ -136,7 +137,7 @@ class JournalChain:
         Raises:
             StoreUnavailable, StoreUnsuitable: topics are stored there, and the store replaces objects, or is away while the
                 disk may lack records.
-            CorruptObject: topics are stored there, the chain is damaged, and the disk may lack records.
+            CorruptObject: the chain is damaged, and the disk may lack records that it has.
             StoreOwned: this is a copy of the folder, and `take_over` is not set.
         """
         if self.file is None or not (copy or self.file.needed):
@@ -148,23 +149,38 @@ class JournalChain:
             await anyio.to_thread.run_sync(self.file.write, self._folder)
         file = self.file
         try:
-            await self._open(file)
+            try:
+                await self._open(file)
+            except Fenced as error:
+                self._not_open(error)
+            end = self._place or await chain_end(self.store, file.cluster, file.journal, file.from_number)
+            lost = await restore_lost(self.store, file, end, self._folder)
         except (Retryable, CorruptObject) as error:
-            if file.needed and not is_disk_whole:
+            if not is_disk_whole and isinstance(error, CorruptObject):
+                raise self._is_damaged(file, error) from error
+            if not is_disk_whole and file.needed:
                 raise
+            self._place = None  # `run` opens it again
             self.is_late, self.late_since_ms = file.needed, now_ms()
             self._not_open(error)
             return
-        except Fenced as error:
-            self._not_open(error)
-        end = self._place or await chain_end(self.store, file.cluster, file.journal, file.from_number)
-        lost = await restore_lost(self.store, file, end, self._folder)
         if lost:
             log.warning("records_restored_from_chain", extra={"bytes": lost})
 
     def _not_open(self, error: ClusterError) -> None:
         self.error = error
         log.warning("chain_not_open", extra={"error": error.message})
+
+    def _is_damaged(self, file: ChainFile, error: CorruptObject) -> CorruptObject:
+        folder = f"{self._url}/{chain_folder(file.cluster, file.journal)}"
+        return CorruptObject(
+            f"{error.message}, or the data directory from a newer one. The machine was started since this broker ran, or the "
+            "directory was restored, so it may lack messages that only the copy of its journal has. If there is no backup, "
+            f"move {self._folder / CHAIN_FILE} and the objects in {folder} away: the broker then serves the messages of its "
+            "disk, and copies anew",
+            cause="chain",
+            path=folder,
+        )
 
     async def _is_a_copy(self, file: ChainFile) -> ClusterError:
         try:
@@ -183,6 +199,9 @@ class JournalChain:
 
     async def _open(self, file: ChainFile) -> None:
         await check_create_only(self.store, file.cluster, self._url)
+        await check_end(
+            self.store, file.cluster, file.journal, file.from_number, may_be_new=not file.needed
+        )  # before the fence, which would take the name of a missing piece
         _, self._place = await fenced_end(self.store, file.cluster, file.journal, file.from_number, file.term)
         self.error = None
 
@@ -244,6 +263,7 @@ class JournalChain:
         Raises:
             StoreUnavailable: topics are to be stored there, and the store does not answer.
             StoreUnsuitable: no chain can be kept there.
+            CorruptObject: topics are to be stored there, and the chain is damaged.
         """
         if self.file is None or self.file.needed < needed:
             file = self.file or ChainFile(
@@ -253,7 +273,7 @@ class JournalChain:
             )
             try:
                 await self._opened(file)
-            except Retryable as error:
+            except (Retryable, CorruptObject) as error:
                 if needed:
                     raise
                 self._not_open(error)
@@ -320,7 +340,7 @@ class JournalChain:
                 self.error = error
                 await anyio.sleep(_AGAIN_S)
         found = self._journal.recovered
-        if self.is_late and found is not None and self._place.stored_lsn > found.end:
+        if found is not None and self._place.stored_lsn > found.end:
             self.fenced(
                 Fenced(
                     f"{self._url} has {self._place.stored_lsn - found.end} bytes of this journal that its folder lacks, "

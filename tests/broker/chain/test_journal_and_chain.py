@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from pydanube import Receipt, Retry, connect
 from pydanube_broker import broker as broker_module
 from pydanube_broker.broker import Broker
-from pydanube_broker.chain import ChainObjects, chain_end, replay
+from pydanube_broker.chain import ChainObjects, chain_end, chain_folder, replay
 from pydanube_broker.chain.folder import ChainFile
 from pydanube_broker.chain.probe import check_create_only
 from pydanube_broker.home import data_dir
@@ -396,6 +396,89 @@ async def test_start_with_a_damaged_chain_serves_what_the_disk_has_and_goes_on_w
     with pytest.raises(CorruptObject):  # the disk may lack records, which only the chain has
         async with opened(tier__url=str(store)):
             pass
+
+
+def without_its_middle(pieces: list[Path]) -> None:
+    pieces[4].unlink()
+
+
+def flipped(pieces: list[Path]) -> None:
+    body = bytearray(pieces[-1].read_bytes())
+    body[-1] ^= 1
+    pieces[-1].write_bytes(body)
+
+
+@pytest.mark.parametrize("damage", [without_its_middle, flipped])
+@pytest.mark.parametrize("durability", ["stored", "fsynced"])
+async def test_start_with_a_damaged_chain_leaves_its_pieces_and_is_refused_if_the_disk_may_lack_records(
+    opened: Opener,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[list[Path]], None],
+    durability: str,
+) -> None:
+    monkeypatch.setattr(broker_module, "MAINTENANCE_S", 0.1)
+    here = {"tier__url": str(tmp_path / "store"), **COPY}
+    async with opened(**here) as broker:
+        await make(broker, durability)
+        for number in range(10):
+            await publish(broker, [b"%d" % number])
+            await all_stored(broker)
+        await until((tmp_path / "data" / "clock.json").exists)
+        chain = (
+            tmp_path
+            / "store"
+            / chain_folder(file_of(tmp_path / "data").cluster, int(file_of(tmp_path / "data").journal))
+        )
+    whole, older = tmp_path / "whole", sorted(chain.iterdir())
+    shutil.copytree(chain, whole)
+    damage(older)
+    left = [each.name for each in sorted(chain.iterdir())]
+    with monkeypatch.context() as rebooted:
+        rebooted.setattr(data_dir, "boot_id", lambda: "another")
+        with pytest.raises(CorruptObject, match=rf"piece \d+ of the chain .*{chain}") as refused:
+            async with opened(**here):
+                pass
+    assert refused.value.details["path"] == str(chain)
+    async with opened(**here) as broker:  # the disk has everything
+        if damage is without_its_middle:
+            assert "Restore the object from a backup" in str(broker.chain.error)
+            assert [each.name for each in sorted(chain.iterdir())] == left
+        if damage is flipped or durability == "fsynced":  # else the topic waits for the object
+            assert await read(broker, 10) == [b"%d" % number for number in range(10)]
+    for each in whole.iterdir():
+        shutil.copy(each, chain)
+    async with opened(**here) as broker:
+        assert await read(broker, 10) == [b"%d" % number for number in range(10)]
+        assert await publish(broker, [b"10"]) == durability
+        await all_stored(broker)
+
+
+async def test_damaged_copy_is_given_up_by_moving_it_and_the_chain_file_away(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = {"tier__url": str(tmp_path / "store"), **COPY}
+    async with opened(**here) as broker:
+        await make(broker)
+        for number in range(10):
+            await publish(broker, [b"%d" % number])
+            await all_stored(broker)
+    (chain,) = (tmp_path / "store").glob("*/journals/*")
+    without_its_middle(sorted(chain.iterdir()))
+    monkeypatch.setattr(data_dir, "boot_id", lambda: "another")
+    with pytest.raises(CorruptObject):
+        async with opened(**here):
+            pass
+    (tmp_path / "data" / "journal" / "chain.json").unlink()
+    async with opened(**here) as broker:
+        assert await read(broker, 10) == [b"%d" % number for number in range(10)]
+        assert isinstance(broker.chain.error, CorruptObject)
+    (tmp_path / "data" / "journal" / "chain.json").unlink()
+    shutil.rmtree(chain)
+    async with opened(**here) as broker:
+        assert await publish(broker, [b"10"]) == "fsynced"
+        await all_stored(broker)
+        assert broker.chain.error is None
 
 
 async def test_start_without_the_store_is_refused_when_the_disk_may_lack_records(

@@ -13,12 +13,13 @@ from pydanube_broker.chain import (
     Safe,
     Start,
     chain_end,
+    check_end,
     fence,
     fenced_end,
     piece_key,
     pieces,
 )  # fmt: skip
-from pydanube_broker.chain.piece import MOST_IN_FLIGHT, encode_piece
+from pydanube_broker.chain.piece import MOST_IN_FLIGHT, chain_folder, encode_piece
 from pydanube_broker.chain.probe import check_create_only
 from pydanube_core.errors import CorruptObject, Fenced, StoreUnsuitable
 from pydanube_storage.objects import LocalStore
@@ -148,6 +149,35 @@ async def test_a_chain_without_its_recorded_first_piece_is_damaged(store: ChainO
     ):
         with pytest.raises(CorruptObject, match="piece 2 of the chain of journal 77 is missing"):
             await call()
+
+
+async def test_files_of_others_in_the_folder_of_a_chain_are_no_pieces(
+    objects: LocalStore, store: ChainObjects
+) -> None:
+    await write(store, 3)
+    folder = chain_folder(CLUSTER, JOURNAL)
+    for name in ("2.bak", "9", ".DS_Store", ".nfs000000001", f"old/{9:020d}", "README"):
+        objects.put(f"{folder}/{name}", b"x")
+    await check_end(store, CLUSTER, JOURNAL, 1)
+    for number in range(1, 4):
+        await store.delete(piece_key(CLUSTER, JOURNAL, number))
+    with pytest.raises(CorruptObject, match="piece 1 of the chain of journal 77 is missing"):
+        await check_end(store, CLUSTER, JOURNAL, 1)
+    await check_end(store, CLUSTER, JOURNAL, 1, may_be_new=True)
+
+
+@pytest.mark.parametrize("may_be_new", [True, False])
+async def test_a_hole_with_more_pieces_behind_it_than_were_in_flight_is_damage(
+    store: ChainObjects, may_be_new: bool
+) -> None:
+    await write(store, 5 + MOST_IN_FLIGHT)
+    await store.delete(piece_key(CLUSTER, JOURNAL, 5))
+    with pytest.raises(CorruptObject, match="piece 5 of the chain of journal 77 is missing"):
+        await check_end(store, CLUSTER, JOURNAL, 1, may_be_new=may_be_new)
+    await store.delete(piece_key(CLUSTER, JOURNAL, 5 + MOST_IN_FLIGHT))
+    await check_end(store, CLUSTER, JOURNAL, 1, may_be_new=may_be_new)
+    with pytest.raises(CorruptObject, match="piece 9 of"):
+        await check_end(store, CLUSTER, JOURNAL, 9, may_be_new=may_be_new)
 
 
 class Replacing(ChainObjects):

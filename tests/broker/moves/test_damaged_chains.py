@@ -103,6 +103,33 @@ async def goes_on_without_the_copy(cluster: SeveralBrokers, name: str, messages:
     assert await read_all(cluster, name, len(messages) + len(AFTER)) == messages + AFTER
 
 
+def with_files_of_others(pieces: list[Path]) -> None:
+    for name in ("5.bak", ".DS_Store", ".nfs000000001"):
+        (pieces[0].parent / name).write_bytes(b"x")
+
+
+async def test_neither_files_of_others_nor_a_bug_end_the_leaders_moves(
+    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await damaged(cluster, tmp_path, with_files_of_others)
+    failed: list[Broker] = []
+    for broker in cluster.brokers.values():
+
+        async def fails(*_: object, broker: Broker = broker, look: Any = broker.moves.removed.look) -> None:
+            if broker not in failed:
+                failed.append(broker)
+                raise ValueError("a bug")
+            await look(*_)
+
+        monkeypatch.setattr(broker.moves.removed, "look", fails)
+    (found,) = await cluster.brokers[1].port.take_over_facts("t")
+    assert found.copy_error is None
+    await cluster.brokers[1].port.take_over("t")
+    await until(lambda: cluster.serves_name("t"))
+    assert failed
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
+
+
 @pytest.mark.parametrize("damage", [truncated, flipped, one_deleted, all_deleted])
 async def test_topic_is_taken_over_without_a_damaged_copy_if_its_plan_says_so(
     cluster: SeveralBrokers, tmp_path: Path, damage: Callable[[list[Path]], None]

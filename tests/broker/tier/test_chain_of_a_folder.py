@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydanube_broker.chain import ChainObjects
+from pydanube_broker.chain import ChainObjects, fence
 from pydanube_broker.chain.folder import ChainFile
 from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.ownership import place_of
@@ -98,6 +98,7 @@ async def test_a_copied_folder_that_may_take_over_becomes_the_chains_own_for_lat
     tmp_path: Path,
 ) -> None:
     objects = Objects(tmp_path / "objects")
+    await fence(objects, CLUSTER, 7, 1, term=1)
     chain = chain_of(tmp_path, objects, needed=True, place="another folder")
     before = file_of(tmp_path)
     await chain.reopen(copy=True, take_over=True)
