@@ -161,9 +161,9 @@ def _cut_off(error: Unavailable, *, url: str, operation: str, reads: bool) -> Cl
         what = f"the answer of {url} to {operation} is larger than {limit} bytes and was not read"
         facts[LIMIT_BYTES] = limit
     elif status is not None:
+        cause = "a proxy without an answer of its broker" if status >= 500 else "a proxy, or another server"
         what = (
-            f"{url} answered {operation} with HTTP status {status}, as a proxy does that gets no answer from the broker "
-            "behind it"
+            f"{url} answered {operation} with HTTP status {status} and no answer of a broker, as {cause} does"
         )
         facts[HTTP_STATUS] = status
     else:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -42,16 +43,27 @@ MAX_HELD_CHARS: Final = 8 * 1024 * 1024  # of all their lines, except that one l
 
 @contextmanager
 def reader_gone() -> Iterator[None]:
-    """Context that ends without an error if the client closed its end of stdout: an assistant that goes away."""
+    """Context that ends without an error if the client closed its end of stdout: an assistant that goes away.
+
+    Errors of closed streams that the SDK or this module sends to are its consequences. All others are raised.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
         broken, _ = group.split(BrokenPipeError)
-        _, rest = group.split((BrokenPipeError, anyio.BrokenResourceError, anyio.ClosedResourceError))
+        _, rest = group.split(_is_of_a_gone_reader)
         if broken is None:
             raise
         if rest is not None:
             raise rest from None
+
+
+def _is_of_a_gone_reader(error: BaseException) -> bool:
+    if not isinstance(error, anyio.BrokenResourceError | anyio.ClosedResourceError):
+        return isinstance(error, BrokenPipeError)
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    users = [name for name in modules if name.partition(".")[0] != "anyio"]
+    return bool(users) and (users[-1] == __name__ or users[-1].startswith("mcp."))
 
 
 class Underway:

@@ -172,6 +172,8 @@ async def test_a_change_that_a_proxy_did_not_answer_is_not_to_be_repeated(
         assert "danube up" not in error.message
         assert error.details.get("http_status") == (None if status == "200" else int(status))
         assert (f"HTTP status {status}" in error.message) == (status != "200")
+        assert ("without an answer of its broker" in error.message) == (status[0] == "5")
+        assert ("or another server" in error.message) == (status == "301")
 
 
 @pytest.mark.parametrize(("status", "expected"), [("401", Unauthenticated), ("403", PermissionDenied)])

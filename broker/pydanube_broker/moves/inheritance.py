@@ -41,6 +41,7 @@ from pydanube_broker.worker_threads import WorkerThreads
 log = logging.getLogger("pydanube.cluster")
 
 IDLE_S: Final = 60.0
+FAILED_S: Final = 3.0  # seconds between replays that fail: each topic that waits tries again every second
 _FOLDER: Final = "inherited"
 #: size of segments that recovery begins, for the end of the chain: no message is added
 _SEGMENT_BYTES: Final = 4 << 20
@@ -95,11 +96,14 @@ class Inheritances:
         self._folder = folder / _FOLDER
         self._worker_threads = worker_threads
         self._open: dict[tuple[int, int], Inherited] = {}
+        self._failed: dict[tuple[int, int], tuple[float, ClusterError]] = {}  # until when (monotonic)
         self._opening = anyio.Lock()
 
     @asynccontextmanager
     async def of(self, chain: ChainRange) -> AsyncIterator[Inherited]:
         """Context for reading from a chain, which is replayed unless that was done for another topic.
+
+        The error of a failed replay is raised again for `FAILED_S`.
 
         Raises:
             CorruptObject, StoreUnavailable: as `chain.replay`.
@@ -110,7 +114,7 @@ class Inheritances:
         async with self._opening:
             found = self._open.get(key)
             if found is None:
-                found = self._open[key] = await self._replayed(chain)
+                found = self._open[key] = await self._replayed_unless_failed(key, chain)
         found.users += 1
         try:
             yield found
@@ -150,6 +154,17 @@ class Inheritances:
 
     def _path(self, journal: int, until: int) -> Path:
         return self._folder / f"{journal}-{until}"
+
+    async def _replayed_unless_failed(self, key: tuple[int, int], chain: ChainRange) -> Inherited:
+        now_s = time.monotonic()
+        self._failed = {each: failed for each, failed in self._failed.items() if failed[0] > now_s}
+        if key in self._failed:
+            raise self._failed[key][1].with_traceback(None)
+        try:
+            return await self._replayed(chain)
+        except ClusterError as error:
+            self._failed[key] = time.monotonic() + FAILED_S, error
+            raise
 
     async def _replayed(self, chain: ChainRange) -> Inherited:
         folder = self._path(chain.journal, chain.until)

@@ -259,11 +259,9 @@ class Ownership:
         place = self.coordinator.place(record.topic_id)
         owner = self.owner(record.topic_id)
         if place is None or owner is None or self._is_last_here(record.topic_id):
-            why = "try again in a moment"
-            if place is not None and place.stage is Stage.ASSIGNED and place.damage is not None:
-                why = damaged_copy(place.damage.why, place.move.source if place.move else "")
+            why = None if place is None else not_rebuilt(place)
             return NoOwner(
-                f"topic {record.name} is not served by any broker yet: {why}",
+                f"topic {record.name} is not served by any broker yet: {why or 'try again in a moment'}",
                 topic=record.name,
                 retry_after_ms=_RETRY_MS,
             )
@@ -500,3 +498,14 @@ def keep_cursors(topic: Topic) -> None:
         with contextlib.suppress(ClusterError):  # a full disk must not prevent a deletion
             pump.write_cursor()
         pump.store_snapshot()
+
+
+def not_rebuilt(place: Assignment) -> str | None:
+    """Return why the next owner of a lost broker's topic could not rebuild it, and what to do. None if it did not fail."""
+    if place.stage is not Stage.ASSIGNED or place.damage is None or place.move is None:
+        return None
+    if place.move.chain is None:  # there is no copy to give up
+        return (
+            f"{place.failed.why}. Restore that object from a backup: the new owner tries again every second"
+        )
+    return damaged_copy(place.damage.why, place.move.source)
