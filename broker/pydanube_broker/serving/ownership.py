@@ -502,10 +502,9 @@ def keep_cursors(topic: Topic) -> None:
 
 def not_rebuilt(place: Assignment) -> str | None:
     """Return why the next owner of a lost broker's topic could not rebuild it, and what to do. None if it did not fail."""
-    if place.stage is not Stage.ASSIGNED or place.damage is None or place.move is None:
+    damage = place.damage
+    if place.stage is not Stage.ASSIGNED or damage is None or place.move is None:
         return None
     if place.move.chain is None:  # there is no copy to give up
-        return (
-            f"{place.failed.why}. Restore that object from a backup: the new owner tries again every second"
-        )
-    return damaged_copy(place.damage.why, place.move.source)
+        return f"{damage.why}. Restore that object from a backup: the new owner tries again every second"
+    return damaged_copy(damage.why, place.move.source)

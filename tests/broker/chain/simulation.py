@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from zlib import crc32
 
-from pydanube_broker.chain import Drop, Group, Place, chain_end, check_end, fenced_end, piece_key, pieces
+from pydanube_broker.chain import Drop, Group, Place, chain_end, fenced_end, piece_key, pieces
 from pydanube_broker.chain.piece import HEADER_BYTES as PIECE_HEADER_BYTES
 from pydanube_broker.chain.piece import NO_PIECE, decode_header
 from pydanube_broker.chain.source import Stretch
@@ -271,7 +271,6 @@ class Owner:
     # -- what bugs change
 
     async def fence(self, journal: int, from_number: int, term: int) -> tuple[int, Any]:
-        await check_end(self.world.store, CLUSTER, journal, from_number, may_be_new=True)
         return await fenced_end(self.world.store, CLUSTER, journal, from_number, term)
 
     async def first_number(self, journal: int, from_number: int) -> int:
