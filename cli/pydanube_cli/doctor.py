@@ -9,7 +9,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pydanube_broker.settings.sections import Settings
 
 MAX_LOG_BYTES: Final = 2 << 20
+_PLUGINS: Final = "PYDANTIC_DISABLE_PLUGINS"
 _SECRET_NAME: Final = re.compile(r"token|secret|passw|credential|api_?key|auth", re.IGNORECASE)
 _SIGNS: Final = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM", Level.SKIPPED: "-"}
 
@@ -66,14 +68,8 @@ def doctor(
         return settings_from_flags(config, flags, port_offset=port_offset, env=dict(os.environ))
 
     named = None if common.admin_url == DEFAULT_ADMIN_URL else common.admin_url
-    gc.disable()  # the checks load many modules, and the collector would go through them again and again
-    os.environ.setdefault(
-        "PYDANTIC_DISABLE_PLUGINS", "__all__"
-    )  # it would look for them in every distribution
-    try:
+    with _quick_imports():
         findings = list(examine(load, admin_url=named, timeout_s=common.timeout_s))
-    finally:
-        gc.enable()
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     if bundle is not None:
         _pack(bundle, findings, load, log, common)
@@ -90,6 +86,21 @@ def doctor(
             problems=[finding.to_dict() for finding in problems],
         )
     return 0
+
+
+@contextmanager
+def _quick_imports() -> Iterator[None]:
+    """Import many modules without collections in between, and without pydantic's search of all distributions for plugins."""
+    gc.disable()
+    searches = _PLUGINS not in os.environ
+    if searches:
+        os.environ[_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        gc.enable()
+        if searches:
+            del os.environ[_PLUGINS]
 
 
 def _print(findings: Sequence[Finding]) -> None:
