@@ -20,7 +20,7 @@ FOLDER: Final = "TEST_KILLED_AT"
 #: step → module, class or "", function, whether the process dies before or after it
 STEPS: Final = {
     # of the leader
-    "asked": ("moves.take_over", "TakeOvers", "ask", "after"),
+    "planned": ("moves.take_over", "TakeOvers", "plan", "after"),
     "fenced": ("moves.take_over", "", "fence", "after"),
     "fence recorded": ("moves.take_over", "TakeOvers", "fence", "after"),
     "taken": ("moves.removed_brokers", "RemovedBrokers", "_take_together", "after"),
@@ -55,12 +55,18 @@ def is_reached(folder: Path, step: str) -> bool:
     return not (folder / "steps" / step).exists()
 
 
-def _wrap(names: Path, step: str) -> None:
-    module, owner, function, when = STEPS[step]
-    target: Any = importlib.import_module(f"pydanube_broker.{module}")
+def function_of(step: str) -> tuple[Any, Callable[..., Any]]:
+    """Return the module or class that has the function of a step, and the function."""
+    module, owner, function, _ = STEPS[step]
+    holder: Any = importlib.import_module(f"pydanube_broker.{module}")
     if owner:
-        target = getattr(target, owner)
-    inner: Callable[..., Any] = getattr(target, function)
+        holder = getattr(holder, owner)
+    return holder, getattr(holder, function)
+
+
+def _wrap(names: Path, step: str) -> None:
+    _, _, function, when = STEPS[step]
+    target, inner = function_of(step)
 
     def reach() -> None:
         try:
