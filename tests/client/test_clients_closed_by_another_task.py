@@ -36,9 +36,8 @@ async def consumes(client: Client, seen: list[object]) -> None:
 
 async def reads(client: Client, seen: list[object]) -> None:
     async with client.reader("t", start="earliest") as reader:
-        seen.append(await anext(reader))
-        async for _ in reader:
-            pass
+        async for message in reader:
+            seen += [message]
     raise ClosedResource("the iteration ended")
 
 
