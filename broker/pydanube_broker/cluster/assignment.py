@@ -48,7 +48,8 @@ _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyn
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
 _OF_THE_KEY: Final = TopicId(0)  # placeholder for an id that is in the key and not in the value
-_DAMAGE: Final = (CorruptObject.code, CorruptJournal.code)
+#: errors by which an heir finds that objects of a lost broker are damaged
+DAMAGE: Final = (CorruptObject, CorruptJournal)
 _NONE_BEFORE: Final[Mapping[TopicId, Found]] = MappingProxyType({})
 
 
@@ -111,7 +112,7 @@ class Assignment(JsonRecord):
         is_heirs = (
             failed is not None
             and self.move is not None
-            and failed.code in _DAMAGE
+            and failed.code in {each.code for each in DAMAGE}
             and failed.target == str(self.broker_id)
             and failed.begun_at_ms == self.move.begun_at_ms
         )
@@ -170,10 +171,6 @@ class Assigner:
                 assignment = Assignment.of(item.key, item.value)
                 found[assignment.topic_id] = assignment, item.mod_revision
         return found
-
-    async def assignments(self) -> dict[TopicId, Assignment]:
-        """Read all assignments in the store."""
-        return {topic_id: assignment for topic_id, (assignment, _) in (await self.found()).items()}
 
     async def assign(
         self,

@@ -92,8 +92,10 @@ def registered(found: JournalRecord | None, own: OwnJournal, *, is_start: bool) 
 
     While topics are taken over the record stays closing, because their heirs still read the chain. The leader opens it
     afterwards. The broker keeps the topics that are not sealed, and acknowledges messages of them that the chain does not
-    get, so nothing planned for them holds any more. The leader names those that are sealed again (`settled`). A process that starts has no chain until it sets `copies`, because it may not copy any more. A process
-    that registers again after its lease has ended continues its chain.
+    get, so nothing planned for them holds any more. The leader names those that are sealed again (`settled`).
+
+    A process that starts has no chain until it sets `copies`, because it may not copy any more. A process that registers
+    again after its lease has ended continues its chain.
     """
     journal = own.number
     if found is not None and found.state is JournalState.CLOSING:

@@ -20,13 +20,13 @@ from typing import Final, Protocol, assert_never
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup, TaskStatus
-from pydanube_core.errors import ClusterError, Conflict, CorruptJournal, CorruptObject, Internal, Unavailable
+from pydanube_core.errors import ClusterError, Conflict, Internal, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.assignment import DAMAGE, Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import Progress
 from pydanube_broker.cluster.move_record import Stage
@@ -536,7 +536,7 @@ class Mover:
                 await self._switch.make_safe(record)
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)
-            damage = error if isinstance(error, (CorruptObject, CorruptJournal)) else None
+            damage = error if isinstance(error, DAMAGE) else None
             self._act(topic_id, lambda participant: participant.failed(turn, damage))
             return
         if participant.turn != turn:

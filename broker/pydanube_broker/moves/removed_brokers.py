@@ -22,7 +22,6 @@ import anyio
 from pydanube_core.errors import (
     ClusterError,
     Conflict,
-    CorruptJournal,
     CorruptObject,
     DiskFull,
     InvalidArgument,
@@ -39,7 +38,7 @@ from pydanube_storage.metadata import MAX_OPERATIONS, Guard, GuardFailed, Metada
 from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.assignment import DAMAGE, Assignment
 from pydanube_broker.cluster.coordinator import Coordinator, TakenOver
 from pydanube_broker.cluster.epochs import EpochCounter, counter_in, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
@@ -70,7 +69,7 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
-_DAMAGE: Final = (CorruptObject, CorruptJournal)
+_NOT_READ: Final = (*DAMAGE, DiskFull, Unavailable)  # of a chain
 _AT_ONCE: Final = 2_000  # maximum topics of a broker in one `look`
 READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their reads share requests
 _SENT_AT_ONCE: Final = 4  # concurrent transactions
@@ -394,8 +393,8 @@ class RemovedBrokers:
                 copied = await self._copied(broker_id, stack)
             except Conflict:  # its journal was not copied
                 pass
-            except (CorruptObject, CorruptJournal, DiskFull, Unavailable) as error:
-                unread, is_damaged = error.message, isinstance(error, _DAMAGE)
+            except _NOT_READ as error:
+                unread, is_damaged = error.message, isinstance(error, DAMAGE)
             facts = await self._forecast(coordinator, broker_id, copied, is_damaged=is_damaged)
         return replace(facts, copy_error=unread, is_damaged=is_damaged)
 
@@ -404,7 +403,7 @@ class RemovedBrokers:
         try:
             chain = await self.take_overs.chain_to_now(broker_id)
             return chain, await stack.enter_async_context(self._inherited.of(chain))
-        except (CorruptObject, CorruptJournal, DiskFull, Unavailable) as error:
+        except _NOT_READ as error:
             log.warning("chain_not_read", extra={"broker_id": str(broker_id), "error": error.message})
             raise
 
@@ -444,7 +443,7 @@ class RemovedBrokers:
         async with AsyncExitStack() as stack:
             try:
                 copied = await self._copied(broker_id, stack)
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 damage = error.message
             reports, reported_ms = await self._reports.read(broker_id)
             for topic_id in topics:
